@@ -1,0 +1,35 @@
+# make demo | make test — each sets up .venv by itself, and is fast the second time.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup demo test lint clean
+
+help:            ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+setup: $(STAMP)  ## the environment alone, in .venv
+
+# torch goes first and alone: a looser request pulls gigabytes of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once, a minute or two) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt setuptools
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@touch $@
+
+demo: setup      ## train a sparse network with SGD, SAM and ZO-SAM on the digits and compare
+	@$(BIN)/zosam demo
+
+test: setup      ## the whole test suite, one torch thread per worker
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+lint: setup      ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean:           ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

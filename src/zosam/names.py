@@ -1,0 +1,69 @@
+"""Names and their settings: `"looksam:k=10,alpha=0.5"` means the thing called looksam with those arguments."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def find(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry called `name`; an unknown name gets an error with the nearest valid one."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"no {kind} is called {name!r}: {hint}choose from {', '.join(sorted(table))}")
+
+
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """Split `"name:key=value,key=value"`; values are read as numbers, booleans or None where they look so."""
+    name, _, rest = spec.partition(":")
+    settings: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"{spec!r}: expected key=value after the colon, found {part!r}")
+        settings[key.strip()] = _value(value.strip())
+    return name.strip(), settings
+
+
+def canonical(spec: str) -> str:
+    """One spelling for all ways to write the same thing, so that equal runs have equal addresses."""
+    name, settings = parse(spec)
+    tail = ",".join(f"{key}={settings[key]}" for key in sorted(settings))
+    return f"{name}:{tail}" if tail else name
+
+
+def check_settings(function: Callable[..., object], settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
+    """Refuse a setting that `function` does not take, and name the ones it does."""
+    known = [p for p in inspect.signature(function).parameters if p not in {"self", *taken}]
+    for key in settings:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"{name} has no setting {key!r}: {hint}it takes {', '.join(known) or 'none'}")
+
+
+def summary(thing: object) -> str:
+    """The first sentence of a docstring, for lists."""
+    doc = inspect.getdoc(thing) or ""
+    return doc.partition("\n")[0].rstrip(".")
+
+
+def _value(text: str) -> Any:
+    if text in {"True", "true"}:
+        return True
+    if text in {"False", "false"}:
+        return False
+    if text in {"None", "none"}:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
