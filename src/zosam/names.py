@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,14 +38,30 @@ def canonical(spec: str) -> str:
     return f"{name}:{tail}" if tail else name
 
 
-def check_settings(function: Callable[..., object], settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
-    """Refuse a setting that `function` does not take, and name the ones it does."""
-    known = [p for p in inspect.signature(function).parameters if p not in {"self", *taken}]
+def check_settings(cls: type, settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
+    """Refuse a setting that `cls` does not take, and name the ones it does."""
+    known = [p for p in settings_of(cls) if p not in set(taken)]
     for key in settings:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"{name} has no setting {key!r}: {hint}it takes {', '.join(known) or 'none'}")
+
+
+def settings_of(cls: type) -> dict[str, inspect.Parameter]:
+    """The arguments that a class takes, those that it hands up to its parents included."""
+    found: dict[str, inspect.Parameter] = {}
+    for parent in cls.__mro__:
+        init = parent.__dict__.get("__init__")
+        if init is None:
+            continue
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        for p in parameters:
+            if p.kind is not p.VAR_KEYWORD:
+                found.setdefault(p.name, p)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def summary(thing: object) -> str:

@@ -1,0 +1,345 @@
+"""The base of every sharpness-aware optimizer: run closures, displace the weights, come back exactly."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zosam.optim.coordinates import Coordinates, signature
+from zosam.optim.memory import Memory
+from zosam.optim.passes import Closure, NoBackward, Passes
+from zosam.optim.schedules import Schedule
+from zosam.stream import stream
+
+Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
+
+
+class SharpnessAware(Optimizer):
+    """A torch optimizer around another: climb to a nearby point, take the gradient there, let the base step.
+
+    It shares the base's `param_groups` and `state`, so schedulers and checkpoints see one optimizer. A method says
+    where to climb (`climb`) and, if it changes the gradient found there, which one to hand down (`descend`).
+    Both forms of use follow from these two:
+
+        optimizer.step(closure)                  # the closure returns the loss; with or without backward inside
+
+        optimizer.ascend(closure)                # the two-phase form, for loops that own forward and backward
+        loss(model(x), y).backward()
+        optimizer.step()
+
+    A step is all or nothing: an exception, a loss that is not finite or Ctrl-C in the closure leaves weights,
+    buffers and random streams as they were. Of all passes of a step the first full one with a gradient counts:
+    it moves BatchNorm statistics and random streams, and its loss is returned.
+    """
+
+    per_sample: ClassVar[bool] = False  # whether the closure must return one loss per sample instead of their mean
+    _space: Coordinates | None
+    _home: tuple[Coordinates, Tensor] | None
+    _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
+
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, seed: int = 0) -> None:
+        if not isinstance(base, Optimizer):
+            raise TypeError(
+                f"{type(self).__name__} wraps an optimizer such as torch.optim.SGD(model.parameters(), lr=0.1),"
+                f" not {type(base).__name__}"
+            )
+        self.base, self.seed, self.steps = base, seed, 0
+        self.masks: dict[Tensor, Tensor] = {}
+        self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
+        self.passes = {"forward": 0.0, "backward": 0.0}
+        self.schedule = rho if callable(rho) else None
+        start = rho(0, base.param_groups[0]["lr"]) if callable(rho) else rho
+        self._forget()
+        # the way torch itself makes an optimizer that registers no parameters of its own
+        Optimizer.__setstate__(self, {"defaults": {**base.defaults, "rho": start, "perturb": True}})
+        for group in base.param_groups:
+            self._adopt(group)
+
+    # --- the verbs that methods are made of --------------------------------------------------------------------------
+
+    def climb(self, closure: Closure) -> Tensor | None:
+        """The direction in which to leave the weights, over the active coordinates; None: stay."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where to climb")
+
+    def passes_per_step(self) -> dict[str, float]:
+        """The forward and backward passes of a step, on average: what the method promises to cost."""
+        return {"forward": 1.0, "backward": 1.0}
+
+    def descend(self) -> None:
+        """Change, in `p.grad`, the gradient taken at the displaced point before the base uses it."""
+
+    @torch.no_grad()
+    def evaluate(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """The loss, forward only; nothing in the model changes, and the random streams do not move."""
+        params = self._parameters()
+        grads = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        try:
+            with self._passes.frozen(closure), NoBackward():
+                loss = self._call(closure, keep)
+        finally:
+            for p, g in zip(params, grads, strict=True):
+                p.grad = g
+        self.passes["forward"] += share(keep)
+        return loss.detach()
+
+    def gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """The loss; its gradient is left in `p.grad`."""
+        counts = keep is None and not self._passes.counted
+        self.zero_grad(set_to_none=True)
+        with torch.enable_grad(), self._passes.counting(closure) if counts else self._passes.frozen(closure):
+            loss = self._call(closure, keep)
+            if all(p.grad is None for p in self._parameters()):  # else the closure has called backward itself
+                loss.mean().backward()
+        loss = loss.detach()
+        if not bool(loss.isfinite().all()):
+            raise FloatingPointError(
+                f"the loss is {loss.mean().item()}: the step was not taken, weights are as before it;"
+                " look at the learning rate, rho and the inputs"
+            )
+        self.passes["forward"] += share(keep)
+        self.passes["backward"] += share(keep)
+        if counts:
+            self._loss = loss
+        return loss
+
+    def grads(self) -> Tensor:
+        """The gradient in `p.grad`, over the active coordinates."""
+        space = self.coordinates
+        return space.gather([p.grad for p in space.params])
+
+    @contextmanager
+    def displaced(self, direction: Tensor | None, by: float | Tensor | None = None) -> Iterator[None]:
+        """Go along `direction`, to a distance of `rho` (or by that multiple of it), and come back exactly."""
+        try:
+            if direction is not None:
+                self._displace(direction, by)
+            yield
+        finally:
+            self.restore()
+
+    # --- what users call ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Tensor | None:  # type: ignore[override]
+        """One step; with a closure all of it, without one the end of what `ascend` began."""
+        if closure is None:
+            self._finish()
+            return None
+        self.restore()
+        self._schedule_rho()
+        with self._whole():
+            if any(self._rho()):
+                self.update(closure)
+            else:  # at rho = 0 every method is its base optimizer, to the bit
+                self.gradient(closure)
+            loss = self._loss
+        self.base.step()
+        self.steps += 1
+        return loss.mean()
+
+    def update(self, closure: Closure) -> None:
+        """Leave in `p.grad` what the base shall use."""
+        with self.displaced(self.climb(closure)):
+            self.gradient(closure, self.keep)
+        self.descend()
+
+    @torch.no_grad()
+    def ascend(self, closure: Closure) -> Keep | None:
+        """Climb, and stay there until `step()` or `restore()`; gradients are cleared, BatchNorm does not notice.
+
+        Returns which samples the method wants in the pass that follows; None: all of them.
+        """
+        self.restore()
+        self._schedule_rho()
+        with self._whole():
+            self._passes.counted = True  # the pass that counts will be the caller's own
+            direction = self.climb(closure) if any(self._rho()) else None
+            if direction is not None:
+                self._displace(direction)
+        self.zero_grad(set_to_none=True)
+        self._ascended = True
+        return self.keep
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Bring displaced weights back, bit for bit; does nothing where there are none."""
+        if self._home is not None:
+            space, weights = self._home
+            space.write(weights)
+            self._home = None
+
+    # --- one optimizer with the base ---------------------------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.base.param_groups
+
+    @property
+    def state(self) -> defaultdict[Tensor, Any]:  # type: ignore[override]
+        return self.base.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.restore()
+        self.base.add_param_group(param_group)
+        self._adopt(self.base.param_groups[-1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base's state, and this optimizer's own under `"sharpness_aware"`."""
+        self.restore()
+        own = {"steps": self.steps, "memory": self._memory.state(self.coordinates)}
+        return {**self.base.state_dict(), "sharpness_aware": own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.restore()
+        own = state_dict.get("sharpness_aware")
+        if own is None:
+            raise ValueError(
+                f"this state holds nothing of {type(self).__name__}'s own (was it saved by the bare base optimizer?);"
+                " load it into optimizer.base instead"
+            )
+        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "sharpness_aware"})
+        self.steps = int(own["steps"])
+        self._memory = Memory(own["memory"])
+        for group in self.base.param_groups:
+            self._adopt(group)
+
+    # --- what a method may remember from step to step ----------------------------------------------------------------
+
+    def remember(self, name: str, vector: Tensor) -> None:
+        """Keep a vector over the active coordinates; it is checkpointed, and follows the masks."""
+        self._memory.put(name, vector, self.coordinates)
+
+    def recall(self, name: str) -> Tensor | None:
+        """What was remembered under that name, over the coordinates of now."""
+        return self._memory.get(name, self.coordinates)
+
+    def generator(self, salt: str = "") -> torch.Generator:
+        """A private random stream for this step: the same for the same (seed, step) everywhere, ours alone."""
+        return stream(self.coordinates.device, "direction", self.seed, self.steps, salt)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """The active weights of the groups that are perturbed."""
+        params = [p for g in self.param_groups if g["perturb"] for p in g["params"] if p.requires_grad]
+        if self._space is None or self._space.signature != signature(params, self.masks):
+            self._space = Coordinates(params, self.masks)
+        return self._space
+
+    # --- how it is done ----------------------------------------------------------------------------------------------
+
+    def _adopt(self, group: dict[str, Any]) -> None:
+        group.setdefault("rho", self.defaults["rho"])
+        group.setdefault("perturb", True)
+        if not group["rho"] >= 0:
+            raise ValueError(f"rho must be 0 or more, not {group['rho']}")
+
+    def _rho(self) -> list[float]:
+        return [g["rho"] for g in self.param_groups if g["perturb"]]
+
+    def _schedule_rho(self) -> None:
+        if self.schedule is not None:
+            for group in self.param_groups:
+                group["rho"] = self.schedule(self.steps, float(group["lr"]))
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+
+    def _displace(self, direction: Tensor, by: float | Tensor | None = None) -> None:
+        space = self.coordinates
+        home = space.read()
+        if by is None:
+            by = self._radius(space) / self._length(direction).clamp_min(torch.finfo(direction.dtype).tiny)
+        self._home = (space, home)
+        space.write(home + direction * by)
+
+    def _length(self, direction: Tensor) -> Tensor:
+        return torch.sqrt(direction @ direction)
+
+    def _radius(self, space: Coordinates) -> float | Tensor:
+        rhos = {id(p): g["rho"] for g in self.param_groups for p in g["params"]}
+        each = [rhos[id(p)] for p in space.params]
+        return each[0] if len(set(each)) == 1 else space.spread(each)
+
+    def _finish(self) -> None:
+        self.restore()
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and bool(found_inf):
+            self._ascended = False
+            return
+        if scale is not None:
+            for p in self._parameters():
+                if p.grad is not None:
+                    p.grad.div_(scale)
+        if self._ascended:
+            self.descend()
+            self._ascended = False
+        self.base.step()
+        self.steps += 1
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """All or nothing: an exception takes back what the step has changed."""
+        self._ascended = False
+        with self._passes.together():
+            try:
+                yield
+            except BaseException:
+                self.restore()
+                raise
+
+    def _call(self, closure: Closure, keep: Keep | None) -> Tensor:
+        if keep is not None and not takes_keep(closure):
+            raise TypeError(
+                f"{type(self).__name__} evaluates part of the batch, so its closure must take which part:"
+                " def closure(keep=slice(None)): return loss(model(x[keep]), y[keep])"
+            )
+        loss = closure() if keep is None else closure(keep=keep)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the closure returned {type(loss).__name__}; it must return the loss, a tensor")
+        if self.per_sample and loss.dim() != 1:
+            raise ValueError(
+                f"{type(self).__name__} needs one loss per sample (reduction='none'), not shape {tuple(loss.shape)}"
+            )
+        if not self.per_sample and loss.numel() != 1:
+            raise ValueError(f"the closure must return one number, such as the mean loss, not {tuple(loss.shape)}")
+        return loss
+
+    def _forget(self) -> None:
+        self._passes = Passes(lambda: self.coordinates.device)
+        self._memory = Memory()
+        self._space = self._home = None
+        self._ascended = False
+        self._loss = torch.zeros(())
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.restore()
+        kept = {k: v for k, v in self.__dict__.items() if k not in {"_passes", "_space", "_home", "_memory"}}
+        return {**kept, "memory": self._memory.state(self.coordinates)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget()
+        self._memory = Memory(state.pop("memory"))
+        Optimizer.__setstate__(self, state)
+
+
+def share(keep: Keep | None) -> float:
+    """How much of a batch a pass over `keep` costs; only strided slices say so by themselves."""
+    return 1.0 / (keep.step or 1) if isinstance(keep, slice) else 1.0
+
+
+def takes_keep(closure: Closure) -> bool:
+    """Whether the closure has an argument `keep`."""
+    try:
+        parameters = inspect.signature(closure).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "keep" or p.kind is p.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,34 @@
+"""Vectors that a method keeps from step to step, over active weights that may change in between."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from zosam.optim.coordinates import Coordinates
+
+
+class Memory:
+    """Named vectors, each with the coordinates it was taken in; read back, they follow the masks."""
+
+    def __init__(self, saved: dict[str, Tensor] | None = None) -> None:
+        self._held: dict[str, tuple[Coordinates | None, Tensor]] = {
+            k: (None, v.clone()) for k, v in (saved or {}).items()
+        }
+
+    def put(self, name: str, vector: Tensor, space: Coordinates) -> None:
+        self._held[name] = (space, vector)
+
+    def get(self, name: str, space: Coordinates) -> Tensor | None:
+        """What was put there, over the coordinates of now: weights that have grown since hold zero."""
+        if name not in self._held:
+            return None
+        then, vector = self._held[name]
+        if then is None and len(vector) != len(space):
+            raise ValueError(f"the saved {name!r} has {len(vector)} entries, the model {len(space)} active weights")
+        if then is not None and then is not space:
+            vector = space.move(vector, then)
+        self._held[name] = (space, vector)
+        return vector
+
+    def state(self, space: Coordinates) -> dict[str, Tensor]:
+        return {name: vector for name in self._held if (vector := self.get(name, space)) is not None}

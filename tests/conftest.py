@@ -1,0 +1,153 @@
+"""Shared by all tests: one torch thread per worker, and a small training that any optimizer and method can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zosam.names import settings_of
+from zosam.optim import OPTIMIZERS
+from zosam.sparse import METHODS, Sparsity
+
+torch.set_num_threads(1)
+
+BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
+    "adam_amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
+}
+
+
+class Counter(nn.Module):
+    """A custom layer with state of its own: one buffer edited in place, one replaced at every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edited", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.edited += 1
+            self.replaced = self.replaced + 1
+        return x
+
+
+class Noise(nn.Module):
+    """Multiplicative noise from the user's random stream; remembers what it drew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rand(())
+        self.drawn.append(scale.item())
+        return x * (0.5 + scale)
+
+
+def small_net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), Noise(),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8, momentum=None), nn.ReLU(), Counter(),
+        nn.Dropout(0.2), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5),
+    )  # fmt: skip
+
+
+@dataclass
+class Trial:
+    """A small training: build it with an optimizer and a sparse method by name, then take steps."""
+
+    optimizer_name: str = "sgd"
+    method: str | None = None
+    base: str = "sgd"
+    rho: float = 0.1
+    sparsity: float = 0.7
+    settings: dict[str, Any] = field(default_factory=dict)
+    method_settings: dict[str, Any] = field(default_factory=dict)
+    torch_form: bool = False
+    bare: bool = False  # the base optimizer in a plain torch loop, nothing of ours around it
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        data = torch.Generator().manual_seed(1)
+        self.x = torch.randn(12, 1, 6, 6, generator=data)
+        self.y = torch.randint(0, 5, (12,), generator=data)
+        self.model = small_net()
+        base = BASES[self.base](self.model.parameters())
+        self.optimizer: Any = base
+        if not self.bare:
+            self.optimizer = OPTIMIZERS[self.optimizer_name](base, rho=self.rho, **self.settings)
+        self.sparse: Sparsity | None = None
+        if self.method is not None:
+            cls = METHODS[self.method]
+            wanted = {"every": 2, "loss": self.mean_loss, "until": 100} | self.method_settings
+            known = settings_of(cls)
+            self.sparse = cls(
+                self.model, self.optimizer, self.sparsity, **{k: v for k, v in wanted.items() if k in known}
+            )
+        torch.manual_seed(7)
+        self.stream = torch.get_rng_state()
+
+    def mean_loss(self) -> Tensor:
+        return F.cross_entropy(self.model(self.x), self.y)
+
+    def loss(self, keep: Any = slice(None)) -> Tensor:
+        reduction = "none" if getattr(self.optimizer, "per_sample", False) else "mean"
+        return F.cross_entropy(self.model(self.x[keep]), self.y[keep], reduction=reduction)
+
+    def closure(self, keep: Any = slice(None)) -> Tensor:
+        if not self.torch_form:
+            return self.loss(keep)
+        self.optimizer.zero_grad()
+        loss = self.loss(keep)
+        loss.mean().backward()
+        return loss
+
+    def step(self, n: int = 1) -> None:
+        torch.set_rng_state(self.stream)  # trials side by side do not share a random stream
+        for _ in range(n):
+            if self.bare:
+                self.optimizer.zero_grad()
+                self.mean_loss().backward()
+                self.optimizer.step()
+            else:
+                self.optimizer.step(self.closure)
+        self.stream = torch.get_rng_state()
+
+    def snapshot(self) -> list[Tensor]:
+        """Everything of the model, bit for bit."""
+        return [t.detach().clone() for t in self.model.state_dict().values()]
+
+    def weights(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self.model.parameters()]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.fixture(name="same")
+def _same() -> Callable[[list[Tensor], list[Tensor]], bool]:
+    return same
+
+
+@pytest.fixture
+def trial() -> type[Trial]:
+    return Trial
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`optimizer_name`, `method` (with none) and `dynamic_method` run over everything that the package lists."""
+    if "optimizer_name" in metafunc.fixturenames:
+        metafunc.parametrize("optimizer_name", sorted(OPTIMIZERS))
+    if "method" in metafunc.fixturenames:
+        metafunc.parametrize("method", [None, *sorted(METHODS)])
+    if "sparse_method" in metafunc.fixturenames:
+        metafunc.parametrize("sparse_method", sorted(METHODS))

@@ -1,0 +1,80 @@
+"""Laws of the masks: pruned weights are zero, budgets are exact, grown weights start clean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def pruned_are_zero(t):
+    return all(bool((w.detach()[~t.sparse.masks[n]] == 0).all()) for n, w in t.sparse.weights.items())
+
+
+@pytest.mark.parametrize("base", ["sgd", "adamw"])
+def test_pruned_weights_are_zero_before_during_and_after(trial, optimizer_name, sparse_method, base):
+    t = trial(optimizer_name, sparse_method, base=base)
+    assert pruned_are_zero(t)
+
+    def closure(keep=slice(None)):
+        assert pruned_are_zero(t)
+        return t.loss(keep)
+
+    for _ in range(6):
+        t.optimizer.step(closure)
+        assert pruned_are_zero(t)
+
+
+def test_the_budget_is_exact_all_the_time(trial, optimizer_name, sparse_method):
+    t = trial(optimizer_name, sparse_method)
+    total = sum(w.numel() for w in (*t.sparse.weights.values(), *t.sparse.kept_dense.values()))
+    for _ in range(7):
+        active = sum(int(m.sum()) for m in t.sparse.masks.values()) + sum(
+            w.numel() for w in t.sparse.kept_dense.values()
+        )
+        assert active == round((1 - t.sparsity) * total)
+        t.step()
+
+
+@pytest.mark.parametrize("base", ["sgd", "adamw", "adam_amsgrad"])
+def test_grown_weights_start_at_zero_with_clean_state(trial, sparse_method, base):
+    t = trial("zosam", sparse_method, base=base)
+    before = {n: m.clone() for n, m in t.sparse.masks.items()}
+    checked = []
+
+    def look(*_):  # after the sparse method's hook, before the base moves anything
+        for n, w in t.sparse.weights.items():
+            grown = t.sparse.masks[n] & ~before[n]
+            assert (w.detach()[grown] == 0).all()
+            for state in t.sparse.optimizer.state[w].values():
+                if isinstance(state, torch.Tensor) and state.shape == w.shape:
+                    assert (state[grown] == 0).all()
+            checked.append(int(grown.sum()))
+            before[n] = t.sparse.masks[n].clone()
+
+    t.sparse.optimizer.register_step_pre_hook(look)
+    t.step(7)
+    assert len(checked) == 7 * len(t.sparse.weights)
+    moves = hasattr(t.sparse, "grow_score")
+    assert any(checked) == moves
+
+
+def test_an_active_weight_that_is_zero_stays_active(trial, sparse_method):
+    t = trial("sgd", sparse_method, method_settings={"every": 1000})
+    with torch.no_grad():
+        for w in t.sparse.weights.values():
+            w.zero_()
+    masks = {n: m.clone() for n, m in t.sparse.masks.items()}
+    t.sparse.steps = 1
+    t.step()
+    assert all(torch.equal(masks[n], m) for n, m in t.sparse.masks.items())
+
+
+def test_a_plain_torch_loop_with_a_closure_sees_this_steps_gradient(trial, same, sparse_method):
+    by_hand, by_closure = trial(method=sparse_method, bare=True), trial(method=sparse_method, bare=True)
+    by_hand.step(5)
+    torch.manual_seed(7)
+    by_closure.torch_form = True
+    for _ in range(5):
+        by_closure.optimizer.step(by_closure.closure)
+    assert same(by_hand.snapshot(), by_closure.snapshot())
+    assert pruned_are_zero(by_closure)

@@ -1,0 +1,52 @@
+"""Law of resuming: a training restored at any step goes on bit for bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+
+
+def saved(t):
+    """Everything, through a file that holds data only."""
+    file = io.BytesIO()
+    state = {"model": t.model.state_dict(), "optimizer": t.optimizer.state_dict(), "rng": t.stream}
+    torch.save({**state, "sparse": None if t.sparse is None else t.sparse.state_dict()}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def load(t, state):
+    t.model.load_state_dict(state["model"])
+    if t.sparse is not None:
+        t.sparse.load_state_dict(state["sparse"])
+    t.optimizer.load_state_dict(state["optimizer"])
+    t.stream = state["rng"]
+
+
+@pytest.mark.parametrize("base", ["sgd", "adamw"])
+@pytest.mark.parametrize("at", [1, 4])
+def test_resume_is_bit_exact(trial, same, optimizer_name, method, base, at):
+    straight = trial(optimizer_name, method, base=base)
+    straight.step(at)
+    state = saved(straight)
+    straight.step(9 - at)
+
+    resumed = trial(optimizer_name, method, base=base)
+    resumed.step(2)  # a state of its own, to be overwritten
+    load(resumed, state)
+    resumed.step(9 - at)
+    assert same(straight.snapshot(), resumed.snapshot())
+    assert straight.optimizer.steps == resumed.optimizer.steps == 9
+
+
+def test_a_deep_copy_goes_its_own_way(trial, same, optimizer_name, method):
+    t = trial(optimizer_name, method)
+    t.step(3)
+    twin = copy.deepcopy(t)
+    assert twin.optimizer.base.param_groups[0]["params"][0] is next(twin.model.parameters())
+    t.step(3)
+    twin.step(3)
+    assert same(t.snapshot(), twin.snapshot())
