@@ -1,5 +1,118 @@
-"""The command line."""
+"""The command line: `zosam train`, `zosam list`, `zosam show`, `zosam demo`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from zosam.files import Busy
+from zosam.names import summary
+from zosam.run import Run, run
+
+console = Console()
+app = tyro.extras.SubcommandApp()
+
+
+@app.command
+def train(
+    what: Annotated[Run, tyro.conf.arg(name="")], /, out: Path = Path("runs"), data_dir: str | None = None
+) -> None:
+    """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
+
+    Args:
+        what: What to train.
+        out: Folder that holds the folders of all runs.
+        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(what.folder, total=None)
+        record = run(
+            what, out, data_dir=data_dir, tick=lambda done, of: progress.update(task, completed=done, total=of)
+        )
+        progress.update(task, completed=record.last["step"], total=record.last["step"])
+    show(record.path)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """Every optimizer, sparse method, network and data set, with one line each."""
+    from zosam.data import DATA
+    from zosam.models import MODELS
+    from zosam.optim import OPTIMIZERS
+    from zosam.sparse import METHODS
+
+    for title, things in (
+        ("optimizers", OPTIMIZERS),
+        ("sparse methods", METHODS),
+        ("networks", MODELS),
+        ("data sets", DATA),
+    ):
+        table = Table("name", "", title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+        for name, thing in things.items():
+            table.add_row(f"  [bold]{name}[/bold]", summary(thing))
+        console.print(table, end="\n\n")
+
+
+@app.command
+def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
+    """How a run was made and how it ended.
+
+    Args:
+        path: The run's folder.
+    """
+    file = path / "record.json"
+    if not file.exists():
+        begun = (path / "run.json").exists()
+        raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
+    record = json.loads(file.read_text())
+    last = record["epochs"][-1]
+    best = max(record["epochs"], key=lambda e: e["test_accuracy"])
+    defaults = Run()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for field, value in record["run"].items():
+        mark = "" if getattr(defaults, field, None) == value else "  (not the default)"
+        table.add_row(f"  {field}", f"{value}{mark}")
+    table.add_row("", "")
+    table.add_row("  status", record["status"])
+    table.add_row("  epochs, steps", f"{last['epoch']}, {last['step']:,}")
+    table.add_row(
+        "  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"
+    )
+    table.add_row("  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}")
+    table.add_row("  sparsity", f"{last['sparsity']:.2%}")
+    table.add_row("  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward")
+    table.add_row("  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s")
+    table.add_row("  made with", ", ".join(f"{k} {v}" for k, v in record["made_with"].items()))
+    console.print(f"{path}\n", style="bold", highlight=False)
+    console.print(table, highlight=False)
+
+
+@app.command
+def demo(out: Path = Path("runs")) -> None:
+    """Train a sparse network on the digits under SGD, SAM and ZO-SAM, and compare them: about a minute.
+
+    Args:
+        out: Folder that holds the folders of all runs.
+    """
+    from zosam.demo import demo
+
+    demo(out)
 
 
 def main() -> None:
-    raise SystemExit("zosam: nothing to run yet")
+    try:
+        app.cli(prog="zosam", description="Sparse training that is cheap, robust and real.")
+    except KeyboardInterrupt:
+        console.print("\nStopped. The same command goes on from the last finished epoch.")
+        sys.exit(130)
+    except (ValueError, FileNotFoundError, FloatingPointError, Busy) as error:
+        Console(stderr=True).print(f"zosam: {error}", style="red", highlight=False, markup=False)
+        sys.exit(2)

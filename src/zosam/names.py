@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ def canonical(spec: str) -> str:
     return f"{name}:{tail}" if tail else name
 
 
-def check_settings(cls: type, settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
-    """Refuse a setting that `cls` does not take, and name the ones it does."""
-    known = [p for p in settings_of(cls) if p not in set(taken)]
+def check_settings(thing: Callable[..., object], settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
+    """Refuse a setting that `thing` does not take, and name the ones it does."""
+    known = [p for p in settings_of(thing) if p not in set(taken)]
     for key in settings:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -48,10 +48,12 @@ def check_settings(cls: type, settings: Iterable[str], name: str, taken: Iterabl
             raise ValueError(f"{name} has no setting {key!r}: {hint}it takes {', '.join(known) or 'none'}")
 
 
-def settings_of(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments that a class takes, those that it hands up to its parents included."""
+def settings_of(thing: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """The arguments that a function or class takes; those that a class hands up to its parents included."""
+    if not isinstance(thing, type):
+        return dict(inspect.signature(thing).parameters)
     found: dict[str, inspect.Parameter] = {}
-    for parent in cls.__mro__:
+    for parent in thing.__mro__:
         init = parent.__dict__.get("__init__")
         if init is None:
             continue

@@ -1,0 +1,5 @@
+"""`python -m zosam` is `zosam`."""
+
+from zosam.cli import main
+
+main()
