@@ -26,8 +26,7 @@ def load(t, state):
     t.stream = state["rng"]
 
 
-@pytest.mark.parametrize("base", ["sgd", "adamw"])
-@pytest.mark.parametrize("at", [1, 4])
+@pytest.mark.parametrize(("base", "at"), [("sgd", 1), ("adamw", 4)])
 def test_resume_is_bit_exact(trial, same, optimizer_name, method, base, at):
     straight = trial(optimizer_name, method, base=base)
     straight.step(at)

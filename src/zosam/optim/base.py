@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -14,11 +13,11 @@ from torch.optim import Optimizer
 
 from zosam.optim.coordinates import Coordinates, signature
 from zosam.optim.memory import Memory
-from zosam.optim.passes import Closure, NoBackward, Passes
+from zosam.optim.passes import Closure, Keep, Passes
 from zosam.optim.schedules import Schedule
 from zosam.stream import stream
 
-Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
+Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
 
 
 class SharpnessAware(Optimizer):
@@ -52,8 +51,8 @@ class SharpnessAware(Optimizer):
             )
         self.base, self.seed, self.steps = base, seed, 0
         self.masks: dict[Tensor, Tensor] = {}
+        self.diagnostics: dict[str, float] | None = None  # set it to {} to find each step's figures there
         self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
-        self.passes = {"forward": 0.0, "backward": 0.0}
         self.schedule = rho if callable(rho) else None
         start = rho(0, base.param_groups[0]["lr"]) if callable(rho) else rho
         self._forget()
@@ -64,8 +63,8 @@ class SharpnessAware(Optimizer):
 
     # --- the verbs that methods are made of --------------------------------------------------------------------------
 
-    def climb(self, closure: Closure) -> Tensor | None:
-        """The direction in which to leave the weights, over the active coordinates; None: stay."""
+    def climb(self, closure: Closure) -> Direction | None:
+        """Where to go, over the active coordinates, for rho = 1: mostly a `unit` vector; None: stay."""
         raise NotImplementedError(f"{type(self).__name__} does not say where to climb")
 
     def passes_per_step(self) -> dict[str, float]:
@@ -75,50 +74,30 @@ class SharpnessAware(Optimizer):
     def descend(self) -> None:
         """Change, in `p.grad`, the gradient taken at the displaced point before the base uses it."""
 
-    @torch.no_grad()
     def evaluate(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """The loss, forward only; nothing in the model changes, and the random streams do not move."""
-        params = self._parameters()
-        grads = [p.grad for p in params]
-        for p in params:
-            p.grad = None
-        try:
-            with self._passes.frozen(closure), NoBackward():
-                loss = self._call(closure, keep)
-        finally:
-            for p, g in zip(params, grads, strict=True):
-                p.grad = g
-        self.passes["forward"] += share(keep)
-        return loss.detach()
+        return self._passes.evaluate(closure, keep)
 
     def gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """The loss; its gradient is left in `p.grad`."""
-        counts = keep is None and not self._passes.counted
-        self.zero_grad(set_to_none=True)
-        with torch.enable_grad(), self._passes.counting(closure) if counts else self._passes.frozen(closure):
-            loss = self._call(closure, keep)
-            if all(p.grad is None for p in self._parameters()):  # else the closure has called backward itself
-                loss.mean().backward()
-        loss = loss.detach()
-        if not bool(loss.isfinite().all()):
-            raise FloatingPointError(
-                f"the loss is {loss.mean().item()}: the step was not taken, weights are as before it;"
-                " look at the learning rate, rho and the inputs"
-            )
-        self.passes["forward"] += share(keep)
-        self.passes["backward"] += share(keep)
-        if counts:
-            self._loss = loss
-        return loss
+        return self._passes.gradient(closure, keep)
 
     def grads(self) -> Tensor:
         """The gradient in `p.grad`, over the active coordinates."""
         space = self.coordinates
         return space.gather([p.grad for p in space.params])
 
+    def hand_down(self, gradient: Tensor) -> None:
+        """Put a gradient over the active coordinates into `p.grad`; that of pruned weights stays as it was found."""
+        space = self.coordinates
+        for p in space.params:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        space.scatter(gradient, [p.grad for p in space.params if p.grad is not None])
+
     @contextmanager
-    def displaced(self, direction: Tensor | None, by: float | Tensor | None = None) -> Iterator[None]:
-        """Go along `direction`, to a distance of `rho` (or by that multiple of it), and come back exactly."""
+    def displaced(self, direction: Direction | None, by: float | None = None) -> Iterator[None]:
+        """Go `rho` times `direction` (or `by` times), and come back exactly."""
         try:
             if direction is not None:
                 self._displace(direction, by)
@@ -141,15 +120,20 @@ class SharpnessAware(Optimizer):
                 self.update(closure)
             else:  # at rho = 0 every method is its base optimizer, to the bit
                 self.gradient(closure)
-            loss = self._loss
+            loss = self._passes.loss
         self.base.step()
         self.steps += 1
         return loss.mean()
 
     def update(self, closure: Closure) -> None:
         """Leave in `p.grad` what the base shall use."""
-        with self.displaced(self.climb(closure)):
-            self.gradient(closure, self.keep)
+        direction = self.climb(closure)
+        with self.displaced(direction):
+            loss = self.gradient(closure, self.keep)
+        if self.diagnostics is not None and isinstance(direction, Tensor):
+            self._note("cosine", torch.cosine_similarity(direction, self.grads(), dim=0))
+            if loss is not self._passes.loss:  # there was a clean pass before, at θ
+                self._note("loss_rise", loss.mean() - self._passes.loss.mean())
         self.descend()
 
     @torch.no_grad()
@@ -178,6 +162,11 @@ class SharpnessAware(Optimizer):
             self._home = None
 
     # --- one optimizer with the base ---------------------------------------------------------------------------------
+
+    @property
+    def passes(self) -> dict[str, float]:
+        """Forward and backward passes so far, in units of whole batches."""
+        return self._passes.count
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -251,23 +240,31 @@ class SharpnessAware(Optimizer):
                 group["rho"] = self.schedule(self.steps, float(group["lr"]))
 
     def _parameters(self) -> list[Tensor]:
-        return [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+        return [p for g in self.param_groups for p in g["params"]]
 
-    def _displace(self, direction: Tensor, by: float | Tensor | None = None) -> None:
+    def _displace(self, direction: Direction, by: float | None = None) -> None:
         space = self.coordinates
         home = space.read()
-        if by is None:
-            by = self._radius(space) / self._length(direction).clamp_min(torch.finfo(direction.dtype).tiny)
+        radius = self._radius() if by is None else by
         self._home = (space, home)
-        space.write(home + direction * by)
+        if isinstance(direction, Tensor):
+            space.write(home + direction * radius)
+        else:
+            radii = radius.split(space.sizes) if isinstance(radius, Tensor) else [radius] * len(space.sizes)
+            space.write_parts(h + u * r for h, u, r in zip(home.split(space.sizes), direction, radii, strict=True))
+        if by is None and self.diagnostics is not None:
+            self._note("relative_length", (space.read() - home).norm() / home.norm())
 
-    def _length(self, direction: Tensor) -> Tensor:
-        return torch.sqrt(direction @ direction)
-
-    def _radius(self, space: Coordinates) -> float | Tensor:
+    def _radius(self) -> float | Tensor:
+        """rho: one number, or one for each coordinate where groups differ."""
         rhos = {id(p): g["rho"] for g in self.param_groups for p in g["params"]}
-        each = [rhos[id(p)] for p in space.params]
-        return each[0] if len(set(each)) == 1 else space.spread(each)
+        each: list[float] = [rhos[id(p)] for p in self.coordinates.params]
+        return each[0] if len(set(each)) == 1 else self.coordinates.spread(each)
+
+    def _note(self, name: str, value: Tensor | float) -> None:
+        """Keep a diagnostic of this step, if anybody asked for them."""
+        if self.diagnostics is not None:
+            self.diagnostics[name] = float(value)
 
     def _finish(self) -> None:
         self.restore()
@@ -296,29 +293,11 @@ class SharpnessAware(Optimizer):
                 self.restore()
                 raise
 
-    def _call(self, closure: Closure, keep: Keep | None) -> Tensor:
-        if keep is not None and not takes_keep(closure):
-            raise TypeError(
-                f"{type(self).__name__} evaluates part of the batch, so its closure must take which part:"
-                " def closure(keep=slice(None)): return loss(model(x[keep]), y[keep])"
-            )
-        loss = closure() if keep is None else closure(keep=keep)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"the closure returned {type(loss).__name__}; it must return the loss, a tensor")
-        if self.per_sample and loss.dim() != 1:
-            raise ValueError(
-                f"{type(self).__name__} needs one loss per sample (reduction='none'), not shape {tuple(loss.shape)}"
-            )
-        if not self.per_sample and loss.numel() != 1:
-            raise ValueError(f"the closure must return one number, such as the mean loss, not {tuple(loss.shape)}")
-        return loss
-
     def _forget(self) -> None:
-        self._passes = Passes(lambda: self.coordinates.device)
+        self._passes = Passes(self._parameters, self.per_sample)
         self._memory = Memory()
         self._space = self._home = None
         self._ascended = False
-        self._loss = torch.zeros(())
 
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
@@ -331,15 +310,11 @@ class SharpnessAware(Optimizer):
         Optimizer.__setstate__(self, state)
 
 
-def share(keep: Keep | None) -> float:
-    """How much of a batch a pass over `keep` costs; only strided slices say so by themselves."""
-    return 1.0 / (keep.step or 1) if isinstance(keep, slice) else 1.0
-
-
-def takes_keep(closure: Closure) -> bool:
-    """Whether the closure has an argument `keep`."""
-    try:
-        parameters = inspect.signature(closure).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.name == "keep" or p.kind is p.VAR_KEYWORD for p in parameters)
+def unit(vector: Tensor) -> Tensor:
+    """The vector at length 1; zero stays zero, and no square under- or overflows on the way."""
+    if not vector.numel():
+        return vector
+    tiny = torch.finfo(vector.dtype).tiny
+    scaled = vector / vector.abs().amax().clamp_min(tiny)
+    length: Tensor = scaled.norm()
+    return scaled / length.clamp_min(tiny)

@@ -6,7 +6,7 @@ norm over what the network really has, and shrinks every copy by the sparsity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 import torch
@@ -39,7 +39,11 @@ class Coordinates:
 
     def write(self, vector: Tensor) -> None:
         """Set the active weights; reading them back gives the same bits."""
-        self._assign(self._views, vector)
+        self._assign(self._views, vector.split(self.sizes))
+
+    def write_parts(self, parts: Iterable[Tensor]) -> None:
+        """The same from parts, one per parameter: no whole vector is needed."""
+        self._assign(self._views, parts)
 
     def gather(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """The active entries of tensors shaped like the parameters; None stands for zeros."""
@@ -48,7 +52,7 @@ class Coordinates:
     def scatter(self, vector: Tensor, tensors: Sequence[Tensor]) -> None:
         """Set the active entries of tensors shaped like the parameters; the others stay."""
         flats = [self._flat(t, i) for i, t in enumerate(tensors)]
-        self._assign(flats, vector)
+        self._assign(flats, vector.split(self.sizes))
         for i, (flat, t) in enumerate(zip(flats, tensors, strict=True)):
             if flat.data_ptr() != t.data_ptr():  # t lies in memory otherwise than its parameter: flat was a copy
                 turned = t.permute(self._order[i])
@@ -80,8 +84,8 @@ class Coordinates:
                 parts.append(part.to(self.device, self.dtype))
         return torch.cat(parts) if parts else torch.zeros(0)
 
-    def _assign(self, flats: Sequence[Tensor], vector: Tensor) -> None:
-        for flat, index, part in zip(flats, self._index, vector.split(self.sizes), strict=True):
+    def _assign(self, flats: Sequence[Tensor], parts: Iterable[Tensor]) -> None:
+        for flat, index, part in zip(flats, self._index, parts, strict=True):
             if index is None:
                 flat.copy_(part)
             else:

@@ -1,4 +1,4 @@
-"""What a pass through the model may change besides the weights, and how to take it back.
+"""Passes through the model: run a closure forward only, or with its gradient.
 
 A sharpness-aware step runs the model several times. To the rest of the program it must look like one pass:
 BatchNorm statistics and any other buffer move once, the random streams advance once, and every pass of the step
@@ -7,17 +7,19 @@ sees the same dropout.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from zosam.optim.moment import Modules, Moment
+
 Closure = Callable[..., Tensor]
+Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
 
 class NoBackward(TorchFunctionMode):
@@ -32,14 +34,17 @@ class NoBackward(TorchFunctionMode):
 
 
 class Passes:
-    """The passes of one step: the first one that counts moves buffers and random streams, the others do not."""
+    """The passes of one optimizer; of those of a step, the first full one with a gradient leaves its traces."""
 
-    def __init__(self, device: Callable[[], torch.device]) -> None:
-        self.counted = False
+    def __init__(self, params: Callable[[], list[Tensor]], per_sample: bool = False) -> None:
+        self.params, self.per_sample = params, per_sample
+        self.count = {"forward": 0.0, "backward": 0.0}
+        self.counted = False  # whether this step has left its traces
+        self.loss = torch.zeros(())  # of the pass that counted
+        self._samples = 1
         self._modules = Modules()
-        self._device = device
         self._start: Moment | None = None  # as before the step
-        self._now: Moment | None = None  # as before the next frozen pass, where that is known
+        self._now: Moment | None = None  # as before the next pass without traces, where that is known
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -55,94 +60,116 @@ class Passes:
             self._start = self._now = None
             self.counted = False
 
-    @contextmanager
-    def counting(self, closure: Closure) -> Iterator[None]:
-        """A pass that leaves its traces."""
-        with self._modules.watch(closure, self._start or self._moment()):
-            yield
-        self.counted, self._now = self._start is not None, None
+    @torch.no_grad()
+    def evaluate(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """The loss, forward only; nothing changes."""
+        params = self.params()
+        grads = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        try:
+            with self.without_traces(closure), NoBackward():
+                loss = self.call(closure, keep)
+        finally:
+            for p, g in zip(params, grads, strict=True):
+                p.grad = g
+        self.add(keep, forward=1)
+        return loss.detach()
+
+    def gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """The loss; its gradient is left in `p.grad`."""
+        counts, params = keep is None and not self.counted, self.params()
+        for p in params:
+            p.grad = None
+        with torch.enable_grad(), self._with_traces(closure) if counts else self.without_traces(closure):
+            loss = self.call(closure, keep)
+            if all(p.grad is None for p in params):  # else the closure has called backward itself
+                loss.mean().backward()
+        loss = loss.detach()
+        require_finite(loss)
+        self.add(keep, forward=1, backward=1)
+        if counts:
+            self.loss = loss
+        return loss
+
+    def call(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """What the closure returns, if that is a loss."""
+        if keep is not None and not takes_keep(closure):
+            raise TypeError(
+                "this optimizer evaluates part of the batch, so its closure must take which part:"
+                " def closure(keep=slice(None)): return loss(model(x[keep]), y[keep])"
+            )
+        loss = closure() if keep is None else closure(keep=keep)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the closure returned {type(loss).__name__}; it must return the loss, a tensor")
+        if self.per_sample and loss.dim() != 1:
+            raise ValueError(f"this optimizer needs one loss per sample (reduction='none'), not {tuple(loss.shape)}")
+        if not self.per_sample and loss.numel() != 1:
+            raise ValueError(f"the closure must return one number, such as the mean loss, not {tuple(loss.shape)}")
+        if keep is None:
+            self._samples = loss.numel()
+        return loss
+
+    def add(self, keep: Keep | None, forward: float = 0, backward: float = 0) -> None:
+        """Count passes, in units of whole batches."""
+        share = self.share(keep)
+        self.count["forward"] += forward * share
+        self.count["backward"] += backward * share
+
+    def share(self, keep: Keep | None) -> float:
+        """How much of the batch `keep` is."""
+        if isinstance(keep, slice):
+            return 1.0 / (keep.step or 1)
+        return 1.0 if keep is None else keep.numel() / self._samples
+
+    def replay(self) -> None:
+        """Begin the next pass with the noise with which the step began."""
+        if self._start is not None:
+            self._start.streams.restore()
 
     @contextmanager
-    def frozen(self, closure: Closure) -> Iterator[None]:
-        """A pass that leaves none, under the same noise as the other passes of the step."""
+    def without_traces(self, closure: Closure) -> Iterator[None]:
+        """Buffers and random streams are afterwards as before, and the noise is that of the step's other passes."""
         moment = self._now or self._moment()
         if self._start is not None:
             self._now = moment
-            self._start.streams.restore()
+        self.replay()
         try:
             with self._modules.watch(closure, moment):
                 yield
         finally:
             moment.restore()
 
-    def _moment(self) -> Moment:
-        return Moment(self._modules, self._device())
-
-
-class Modules:
-    """The modules that closures run, found as they are first called: no model has to be handed over."""
-
-    def __init__(self) -> None:
-        self.with_buffers: WeakSet[nn.Module] = WeakSet()
-        self._watched: set[object] = set()
-
     @contextmanager
-    def watch(self, closure: Closure, moment: Moment) -> Iterator[None]:
-        """Note what `closure` calls, once per piece of code; buffers met for the first time join `moment`."""
-        function = getattr(closure, "func", closure)
-        key = getattr(function, "__code__", type(function))
-        if key in self._watched:
+    def _with_traces(self, closure: Closure) -> Iterator[None]:
+        with self._modules.watch(closure, self._start or self._moment()):
             yield
-            return
+        self.counted, self._now = self._start is not None, None
 
-        def note(module: nn.Module, inputs: object) -> None:
-            if hasattr(module, "_orig_mod"):  # a compiled module: its inside is traced, a hook there would be too
-                hook.remove()
-            for part in module.modules():
-                if part._buffers and part not in self.with_buffers:
-                    self.with_buffers.add(part)
-                    moment.add(part)
-
-        hook = register_module_forward_pre_hook(note)
-        try:
-            yield
-        finally:
-            hook.remove()
-        self._watched.add(key)
+    def _moment(self) -> Moment:
+        return Moment(self._modules, self.params()[0].device)
 
 
-class Moment:
-    """The buffers of some modules and the random streams, as they are now."""
-
-    def __init__(self, modules: Modules, device: torch.device) -> None:
-        self.streams = Streams(device)
-        self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
-        for module in modules.with_buffers:
-            self.add(module)
-
-    def add(self, module: nn.Module) -> None:
-        self._buffers += [(module, name, b, b.detach().clone()) for name, b in module._buffers.items() if b is not None]
-
-    def restore(self) -> None:
-        """Everything as it was; a buffer that was replaced is the old object again."""
-        with torch.no_grad():
-            for module, name, buffer, value in self._buffers:
-                module._buffers[name] = buffer
-                buffer.copy_(value)
-        self.streams.restore()
+def require_finite(loss: Tensor) -> None:
+    if not bool(loss.isfinite().all()):
+        raise FloatingPointError(
+            f"the loss is {loss.mean().item()}: the step was not taken, weights are as before it;"
+            " look at the learning rate, rho and the inputs"
+        )
 
 
-class Streams:
-    """The state of torch's random streams: the CPU's, and that of the device that computes."""
+def takes_keep(closure: Closure) -> bool:
+    """Whether the closure has an argument `keep`."""
+    try:
+        parameters = inspect.signature(closure).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "keep" or p.kind is p.VAR_KEYWORD for p in parameters)
 
-    def __init__(self, device: torch.device) -> None:
-        self._cpu = torch.get_rng_state()
-        self._module = None if device.type in {"cpu", "meta"} else torch.get_device_module(device)
-        self._device, self._state = device, None
-        if self._module is not None:
-            self._state = self._module.get_rng_state(device)
 
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        if self._module is not None:
-            self._module.set_rng_state(self._state, self._device)
+def part_of_batch(fraction: float) -> slice | None:
+    """Which samples make up that part of any batch: every n-th; None for all of them."""
+    n = round(1 / fraction) if 0 < fraction <= 1 else 0
+    if n < 1 or abs(fraction * n - 1) > 1e-3:
+        raise ValueError(f"batch_fraction must be 1, 1/2, 1/3, 1/4, ...; not {fraction}")
+    return None if n == 1 else slice(None, None, n)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware
-from zosam.optim.passes import Closure
+from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.passes import Closure, part_of_batch
+from zosam.optim.schedules import Schedule
 
 
 class SAM(SharpnessAware):
-    """Sharpness-aware minimization: the gradient at θ + ρ g/‖g‖, with g the gradient at θ."""
+    """Sharpness-aware minimization: the gradient at θ + ρ g/‖g‖, where g is the gradient at θ.
+
+    Foret et al., "Sharpness-aware minimization for efficiently improving generalization", ICLR 2021. Weight decay is
+    the base's, at θ; the first code put it into the loss, hence into g as well. With `batch_fraction` = 1/n, g is
+    taken from every n-th sample: still a true gradient, at a fraction of the cost.
+    """
+
+    def __init__(
+        self, base: Optimizer, rho: float | Schedule = 0.05, batch_fraction: float = 1.0, seed: int = 0
+    ) -> None:
+        super().__init__(base, rho, seed)
+        self.part = part_of_batch(batch_fraction)
 
     def climb(self, closure: Closure) -> Tensor:
-        self.gradient(closure)
-        return self.grads()
+        self.gradient(closure, self.part)
+        return unit(self.grads())
 
     def passes_per_step(self) -> dict[str, float]:
-        return {"forward": 2.0, "backward": 2.0}
+        passes = 1.0 + self._passes.share(self.part)
+        return {"forward": passes, "backward": passes}

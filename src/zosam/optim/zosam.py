@@ -2,25 +2,237 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware
-from zosam.optim.passes import Closure
+from zosam.optim.base import Direction, SharpnessAware, unit
+from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, momentum, orthonormal
+from zosam.optim.pair import Buffers, settle, standing_in
+from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
+from zosam.optim.schedules import Schedule
+
+Guide = Callable[["ZOSAM"], "Tensor | Sequence[Tensor]"]
+GUIDES = ("momentum", "gradient", "subspace")
+TIE = 1e-12  # two equal losses: go up along u, as far as with any other difference
+SUBSPACE = 4  # last gradients that span, with the momentum, the guided subspace
 
 
 class ZOSAM(SharpnessAware):
-    """Zero-order SAM."""
+    """Zero-order SAM: two forward passes instead of a backward find where to climb.
 
-    def climb(self, closure: Closure) -> Tensor:
+    With u_i random over the active weights, ĝ = (1/m) Σ (L(θ+δu_i) − L(θ−δu_i)) / 2δ · u_i; the gradient is then
+    taken at θ + ρ ĝ/‖ĝ‖. Ji et al., "ZO-SAM: zero-order sharpness-aware minimization for efficient sparse training",
+    Algorithm 1. With m = 1 the estimate is ±u: a random direction with a chosen sign (compare `RandomSAM`).
+
+    directions      m, the number of random directions; each costs two forward passes.
+    estimator       "rge" as above; "cge" takes each active coordinate in turn, 2k passes: exact, for small models.
+    delta           how far the probes go, δ‖u‖; by default `rho`, so the probes are the two candidates themselves.
+    distribution    "gaussian", or "rademacher": signs, cheaper to draw.
+    norm            "active": the perturbation is rho long over the active weights. "paper": Algorithm 1 to the letter,
+                    u covers pruned weights too and is masked after it was normalised: about rho √(active/all) long.
+    guide           probe along what training suggests instead of at random, and let the probes choose the sign and
+                    weights: "momentum", "gradient" (the last one), "subspace" (the span of momentum and the last four
+                    gradients) or a function of the optimizer that gives one or several vectors.
+    noise           the share of random direction mixed into each guided one.
+    pair            run both candidates with a graph and take the gradient of the one with the larger loss: the same
+                    choice in 2 forwards and 1 backward, for twice the memory of activations. Needs step(closure).
+    batch_fraction  probe on every n-th sample: with one direction only the sign of the difference matters.
+    every           keep a perturbation for that many steps.
+    replay          draw directions again from their seed instead of storing them.
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float | Schedule = 0.05,
+        directions: int = 1,
+        estimator: Literal["rge", "cge"] = "rge",
+        delta: float | None = None,
+        distribution: Literal["gaussian", "rademacher"] = "gaussian",
+        norm: Literal["active", "paper"] = "active",
+        guide: Literal["momentum", "gradient", "subspace"] | Guide | None = None,
+        pair: bool = False,
+        batch_fraction: float = 1.0,
+        every: int = 1,
+        seed: int = 0,
+        *,
+        noise: float = 0.0,
+        replay: bool = False,
+    ) -> None:
+        super().__init__(base, rho, seed)
+        for name, value, known in (
+            ("estimator", estimator, ("rge", "cge")),
+            ("distribution", distribution, DISTRIBUTIONS),
+            ("norm", norm, ("active", "paper")),
+            ("guide", guide if isinstance(guide, str) else None, (None, *GUIDES)),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(str(k) for k in known)}, not {value!r}")
+        if directions < 1 or every < 1:
+            raise ValueError(f"directions and every must be 1 or more, not {directions} and {every}")
+        if delta is not None and not delta > 0:
+            raise ValueError(f"delta must be above 0, not {delta}")
+        if not 0 <= noise <= 1:
+            raise ValueError(f"noise must be between 0 and 1, not {noise}")
+        if pair and (directions > 1 or delta is not None or batch_fraction != 1 or estimator == "cge" or every > 1):
+            raise ValueError("pair compares two candidates on the whole batch: one direction, no delta, no every")
+        if pair and guide == "subspace":
+            raise ValueError("pair compares two candidates, the subspace has more; take another guide")
+        if replay and (guide is not None or pair or every > 1 or estimator == "cge" or norm == "paper"):
+            raise ValueError(
+                "replay is for random directions that nothing keeps: no guide, pair, every, cge or paper norm"
+            )
+        self.directions, self.estimator, self.delta, self.distribution = directions, estimator, delta, distribution
+        self.norm, self.guide, self.pair, self.every = norm, guide, pair, every
+        self.noise, self.replay, self.part = noise, replay, part_of_batch(batch_fraction)
+
+    @classmethod
+    def fast(cls, base: Optimizer, rho: float | Schedule = 0.05, **settings: Any) -> ZOSAM:
+        """The cheapest step that still looks at the loss: signs as the direction, its sense from 1/8 of the batch."""
+        return cls(base, rho, **{"batch_fraction": 1 / 8, "distribution": "rademacher", **settings})
+
+    # --- where to climb ------------------------------------------------------------------------------------------
+
+    def climb(self, closure: Closure) -> Direction:
+        if self.pair:
+            raise TypeError("pair=True works with step(closure) only; for the two-phase form leave it out")
+        held = self.recall("perturbation") if self.steps % self.every else None
+        if held is not None:
+            return held
+        if self.replay:
+            return self._replayed(closure)
+        perturbation = self._normalised(self.estimate(closure))
+        if self.every > 1:
+            self.remember("perturbation", perturbation)
+        return perturbation
+
+    def estimate(self, closure: Closure) -> Tensor:
+        """The zero-order gradient; under norm="paper" with the pruned coordinates after the active ones."""
+        if self.estimator == "cge":
+            return self._by_coordinates(closure)
+        total = torch.zeros(())
+        probes = self._probes()
+        for u in probes:
+            slope = self._difference(closure, self._normalised(u)) * float(u.norm()) / (2 * self._reach())
+            total = total + u * (slope / len(probes))
+        return total
+
+    def _difference(self, closure: Closure, e: Tensor | Replayed) -> float:
+        """L(θ + he) − L(θ − he), under the same noise."""
+        with self.displaced(e, by=self.delta):
+            up = self.evaluate(closure, self.part)
+        with self.displaced(e * -1.0, by=self.delta):
+            down = self.evaluate(closure, self.part)
+        self._note("loss_up", up)
+        self._note("loss_down", down)
+        return float(up.double() - down.double()) or TIE
+
+    def _reach(self) -> float:
+        return max(self._rho()) if self.delta is None else self.delta
+
+    def _normalised(self, u: Tensor) -> Tensor:
+        return unit(u)[: len(self.coordinates)]
+
+    def _probes(self) -> list[Tensor]:
+        """The vectors to probe along."""
         space = self.coordinates
-        u = torch.randn(len(space), generator=self.generator(), dtype=space.dtype, device=space.device)
-        by = max(self._rho()) / u.norm()
-        with self.displaced(u, by=by):
-            up = self.evaluate(closure)
-        with self.displaced(u, by=-by):
-            down = self.evaluate(closure)
-        return u * (up - down).sign()
+        size = space.total if self.norm == "paper" else len(space)
+        guided = self._guided()
+        if not guided:
+            return [self._draw(size, str(i)) for i in range(self.directions)]
+        if self.noise:
+            a, b = (1 - self.noise) ** 0.5, self.noise**0.5
+            guided = [a * unit(v) + b * unit(self._draw(len(v), str(i))) for i, v in enumerate(guided)]
+        return guided
+
+    def _draw(self, size: int, salt: str) -> Tensor:
+        """One parameter after another, as `replay` does; what a longer vector has more stands for pruned weights."""
+        space, generator = self.coordinates, self.generator(salt)
+        sizes = [*space.sizes, size - len(space)] if size > len(space) else space.sizes
+        return torch.cat([draw(n, self.distribution, space, generator) for n in sizes])
+
+    def _guided(self) -> list[Tensor]:
+        """What training suggests; nothing before there is a momentum or a gradient."""
+        if self.guide is None:
+            return []
+        if callable(self.guide):
+            given = self.guide(self)
+            return [given] if isinstance(given, Tensor) else list(given)
+        speed = momentum(self.base, self.coordinates) if self.guide != "gradient" else None
+        last = [self.recall(f"gradient {i}") for i in range(self._gradients())]
+        found = [v for v in (speed, *last) if v is not None and bool(v.any())]
+        return orthonormal(found) if self.guide == "subspace" else found
+
+    def _gradients(self) -> int:
+        """How many of the last gradients the guide wants."""
+        return {"gradient": 1, "subspace": SUBSPACE}.get(self.guide, 0) if isinstance(self.guide, str) else 0
+
+    def _by_coordinates(self, closure: Closure) -> Tensor:
+        estimate = torch.zeros(len(self.coordinates), dtype=self.coordinates.dtype, device=self.coordinates.device)
+        for j in range(len(estimate)):
+            e = torch.zeros_like(estimate)
+            e[j] = 1.0
+            estimate[j] = self._difference(closure, e) / (2 * self._reach())
+        return estimate
+
+    def _replayed(self, closure: Closure) -> Direction:
+        """The same estimate of directions that are drawn again instead of stored."""
+        terms = []
+        for i in range(self.directions):
+            u = Replayed([(1.0, lambda i=i: self.generator(str(i)))], self.distribution, self.coordinates)  # type: ignore[misc]
+            length = u.norm()
+            difference = self._difference(closure, u * (1 / length))
+            terms.append((difference * length, u.terms[0][1]))
+        total = Replayed(terms, self.distribution, self.coordinates)
+        return total * (1 / max(total.norm(), torch.finfo(self.coordinates.dtype).tiny))
+
+    # --- which gradient to hand down -----------------------------------------------------------------------------
+
+    def update(self, closure: Closure) -> None:
+        if not self.pair:
+            super().update(closure)
+            return
+        e = self._normalised(self._probes()[0])
+        (up, up_buffers), (down, down_buffers) = self._candidate(closure, e), self._candidate(closure, -e)
+        self._note("loss_up", up)
+        self._note("loss_down", down)
+        loss, buffers = (up, up_buffers) if bool(up >= down) else (down, down_buffers)
+        require_finite(loss.detach())
+        self.zero_grad(set_to_none=True)
+        loss.backward()
+        settle(buffers)
+        self._passes.loss = loss.detach()
+        self._passes.add(None, forward=2, backward=1)
+        self.descend()
+
+    def _candidate(self, closure: Closure, e: Tensor) -> tuple[Tensor, Buffers]:
+        """The loss at θ + ρe with its graph, and the buffers as that pass leaves them."""
+        space, steps = self.coordinates, e * self._radius()
+        offsets = [torch.zeros_like(p) for p in space.params]
+        space.scatter(steps, offsets)
+        self._passes.replay()
+        with torch.enable_grad(), NoBackward():
+            candidates = {p: p + offset for p, offset in zip(space.params, offsets, strict=True)}
+            with standing_in(candidates) as buffers:
+                loss = self._passes.call(closure)
+        return loss, buffers
+
+    def descend(self) -> None:
+        n = self._gradients()
+        for i in reversed(range(1, n)):
+            older = self.recall(f"gradient {i - 1}")
+            if older is not None:
+                self.remember(f"gradient {i}", older)
+        if n:
+            self.remember("gradient 0", self.grads())
 
     def passes_per_step(self) -> dict[str, float]:
-        return {"forward": 3.0, "backward": 1.0}
+        probes = {"subspace": 1 + SUBSPACE}.get(str(self.guide), 1 if self.guide else self.directions)
+        pairs = len(self.coordinates) if self.estimator == "cge" else probes
+        part = 1.0 if self.part is None else 1 / self.part.step
+        forward = 2.0 if self.pair else 1.0 + 2 * pairs * part / self.every
+        return {"forward": forward, "backward": 1.0}

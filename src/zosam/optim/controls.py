@@ -1,0 +1,45 @@
+"""Controls: perturbations that cost no extra pass, which any claim for an extra pass must beat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.directions import momentum
+from zosam.optim.passes import Closure
+
+
+class RandomSAM(SharpnessAware):
+    """Control: a random direction of length rho with a random sign, no extra pass. ZO-SAM without its probes."""
+
+    def climb(self, closure: Closure) -> Tensor:
+        space = self.coordinates
+        return unit(torch.randn(len(space), generator=self.generator(), dtype=space.dtype, device=space.device))
+
+
+class S2SAM(SharpnessAware):
+    """Control: climb along the previous step's gradient, no extra pass (S²-SAM).
+
+    Ji et al., "A single-step, sharpness-aware minimization is all you need to achieve efficient and accurate sparse
+    training", NeurIPS 2024. The published code loses the stored gradient under torch 2 and does not mask it.
+    """
+
+    def climb(self, closure: Closure) -> Tensor | None:
+        last = self.recall("gradient")
+        return None if last is None else unit(last)
+
+    def descend(self) -> None:
+        self.remember("gradient", self.grads())
+
+
+class MSAM(SharpnessAware):
+    """Control: look ahead against the momentum, θ − ρ v/‖v‖, no extra pass (Momentum-SAM).
+
+    Becker et al., "Momentum-SAM: sharpness aware minimization without computational overhead", 2024. Between steps
+    the weights are the clean ones here, so evaluation and checkpoints need no care.
+    """
+
+    def climb(self, closure: Closure) -> Tensor | None:
+        speed = momentum(self.base, self.coordinates)
+        return None if speed is None else -unit(speed)

@@ -1,0 +1,70 @@
+"""Directions to probe: random ones, drawn or replayed, and those that training itself suggests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zosam.optim.coordinates import Coordinates
+
+DISTRIBUTIONS = ("gaussian", "rademacher")
+
+
+def draw(size: int, distribution: str, space: Coordinates, generator: torch.Generator) -> Tensor:
+    """Random numbers of variance 1: normal, or signs (whose norm is the same for every draw)."""
+    if distribution == "gaussian":
+        return torch.randn(size, generator=generator, dtype=space.dtype, device=space.device)
+    bits = torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8, device=space.device)
+    return bits.to(space.dtype).mul_(2).sub_(1)
+
+
+class Replayed:
+    """Σ weight · u over random directions that are drawn again from their seed whenever they are needed.
+
+    Nothing of the length of the weights is stored: its parts, one per parameter, are made one after another.
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[tuple[float, Callable[[], torch.Generator]]],
+        distribution: str,
+        space: Coordinates,
+    ) -> None:
+        self.terms, self.distribution, self.space = terms, distribution, space
+
+    def __iter__(self) -> Iterator[Tensor]:
+        streams = [(weight, generator()) for weight, generator in self.terms]
+        for size in self.space.sizes:
+            first, *others = (weight * draw(size, self.distribution, self.space, g) for weight, g in streams)
+            yield sum(others, first)
+
+    def __mul__(self, factor: float) -> Replayed:
+        return Replayed([(weight * factor, g) for weight, g in self.terms], self.distribution, self.space)
+
+    def norm(self) -> float:
+        return math.sqrt(sum(float(part.double().square().sum()) for part in self))
+
+
+def momentum(optimizer: Optimizer, space: Coordinates) -> Tensor | None:
+    """The base optimizer's running mean of gradients; None before there is one."""
+    states = [optimizer.state.get(p, {}) for p in space.params]
+    buffers = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
+    return None if all(b is None for b in buffers) else space.gather(buffers)
+
+
+def orthonormal(vectors: Sequence[Tensor]) -> list[Tensor]:
+    """An orthonormal basis of what the vectors span; those that add nothing new are left out."""
+    basis: list[Tensor] = []
+    for vector in vectors:
+        rest = vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
+        for _ in range(2):  # twice: once is not enough in float32
+            for b in basis:
+                rest = rest - (rest @ b) * b
+        length = rest.norm()
+        if float(length) > 1e-3:
+            basis.append(rest / length)
+    return basis

@@ -1,0 +1,62 @@
+"""ESAM: SAM that perturbs some tensors only and descends on the samples that are hurt most."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.passes import Closure
+from zosam.optim.schedules import Schedule
+
+
+class ESAM(SharpnessAware):
+    """Efficient SAM: perturb a share β of the tensors by ρ/β, descend on the share γ of samples whose loss rose most.
+
+    Du et al., "Efficient sharpness-aware minimization for improved training of neural networks", ICLR 2022. Both
+    savings are on by default (the published code has them off), no weight gradient is computed for tensors left out,
+    and at least one tensor and one sample stay. The closure returns one loss per sample and takes `keep`.
+    """
+
+    per_sample: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float | Schedule = 0.05,
+        beta: float = 0.5,
+        gamma: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(base, rho, seed)
+        for name, value in (("beta", beta), ("gamma", gamma)):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, not {value}")
+        self.beta, self.gamma = beta, gamma
+
+    def climb(self, closure: Closure) -> Tensor:
+        self.keep = None
+        space = self.coordinates
+        chosen = torch.rand(len(space.params), generator=self.generator("tensors"), device=space.device) < self.beta
+        chosen[0] |= not bool(chosen.any())
+        left_out = [p for p, c in zip(space.params, chosen.tolist(), strict=True) if not c]
+        for p in left_out:
+            p.requires_grad_(False)
+        try:
+            losses = self.gradient(closure)
+        finally:
+            for p in left_out:
+                p.requires_grad_(True)
+        direction = unit(space.gather([p.grad for p in space.params])) / self.beta
+        if self.gamma < 1:
+            with self.displaced(direction):
+                rise = self.evaluate(closure) - losses
+            self.keep = rise.topk(max(1, round(self.gamma * len(rise)))).indices
+        return direction
+
+    def passes_per_step(self) -> dict[str, float]:
+        look = 1.0 if self.gamma < 1 else 0.0
+        return {"forward": 1 + look + self.gamma, "backward": 1 + self.gamma}

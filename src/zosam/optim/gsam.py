@@ -1,0 +1,38 @@
+"""GSAM: SAM that also closes the gap between the loss and its perturbed value."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.passes import Closure
+from zosam.optim.schedules import Schedule
+
+
+class GSAM(SharpnessAware):
+    """Surrogate-gap SAM: descend g_p − α g⊥, where g⊥ is the part of g orthogonal to g_p, the gradient at θ + ε.
+
+    Zhuang et al., "Surrogate gap minimization improves sharpness-aware training", ICLR 2022. The paper lets rho follow
+    the learning rate: pass `rho=zosam.schedules.proportional(rho_max, lr_max, rho_min, lr_min)`.
+    """
+
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, alpha: float = 0.4, seed: int = 0) -> None:
+        super().__init__(base, rho, seed)
+        self.alpha = alpha
+        self._clean: Tensor | None = None  # the gradient at θ, while a step is under way
+
+    def climb(self, closure: Closure) -> Tensor:
+        self.gradient(closure)
+        self._clean = self.grads()
+        return unit(self._clean)
+
+    def descend(self) -> None:
+        if self._clean is not None:
+            perturbed, along = self.grads(), unit(self.grads())
+            orthogonal = self._clean - (self._clean @ along) * along
+            self.hand_down(perturbed - self.alpha * orthogonal)
+            self._clean = None
+
+    def passes_per_step(self) -> dict[str, float]:
+        return {"forward": 2.0, "backward": 2.0}

@@ -1,0 +1,449 @@
+"""SharpnessAware at home in every loop: two phases, scalers, schedulers, groups, layouts, and bad input."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from zosam.optim import OPTIMIZERS, SAM, SGD, ZOSAM, LookSAM, SharpnessAware, schedules
+from zosam.optim.base import unit
+
+X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 3
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loss_of(model, keep=slice(None)):
+    return F.cross_entropy(model(X[keep]), Y[keep])
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# --- one optimizer with its base ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attach", ["wrapper", "base"])
+def test_schedulers_attach_to_the_wrapper_or_the_base(attach):
+    model = net()
+    optimizer = ZOSAM(sgd(model))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer if attach == "wrapper" else optimizer.base, 1, 0.1)
+    optimizer.step(lambda: loss_of(model))
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == optimizer.base.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_state_and_groups_are_the_bases():
+    model = net()
+    optimizer = SAM(sgd(model))
+    optimizer.step(lambda: loss_of(model))
+    assert optimizer.state is optimizer.base.state
+    assert optimizer.param_groups is optimizer.base.param_groups
+    assert "momentum_buffer" in optimizer.state_dict()["state"][0]
+
+
+def test_a_state_of_the_bare_base_is_refused_with_advice():
+    model = net()
+    with pytest.raises(ValueError, match=r"optimizer\.base"):
+        SAM(sgd(model)).load_state_dict(sgd(model).state_dict())
+
+
+def test_memory_of_another_model_is_refused():
+    model, other = net(), nn.Linear(5, 3)
+    look = LookSAM(sgd(model))
+    look.step(lambda: loss_of(model))
+    state = look.state_dict()
+    wrong = LookSAM(sgd(other))
+    wrong.base.step = lambda: None
+    wrong._memory = type(wrong._memory)(state["sharpness_aware"]["memory"])
+    with pytest.raises(ValueError, match="entries"):
+        wrong.recall("orthogonal")
+
+
+# --- the two-phase form ---------------------------------------------------------------------------------------------
+
+
+def test_ascend_displaces_and_restore_is_exact_and_idempotent():
+    model = net()
+    optimizer = SAM(sgd(model), rho=0.5)
+    before = flat(model)
+    optimizer.ascend(lambda: loss_of(model))
+    assert (flat(model) - before).norm() == pytest.approx(0.5, rel=1e-5)
+    optimizer.restore()
+    assert torch.equal(flat(model), before)
+    optimizer.restore()
+    assert torch.equal(flat(model), before)
+
+
+def test_ascend_on_a_displaced_model_starts_from_home():
+    model = net()
+    optimizer = SAM(sgd(model), rho=0.5)
+    before = flat(model)
+    optimizer.ascend(lambda: loss_of(model))
+    once = flat(model)
+    optimizer.ascend(lambda: loss_of(model))
+    assert torch.equal(flat(model), once)
+    optimizer.state_dict()  # never saves displaced weights
+    assert torch.equal(flat(model), before)
+
+
+def test_a_bare_step_is_the_base_step():
+    model, plain = net(), net()
+    optimizer, base = LookSAM(sgd(model)), sgd(plain)
+    for m, o in ((model, optimizer), (plain, base)):
+        loss_of(m).backward()
+        o.step()
+    assert torch.equal(flat(model), flat(plain))
+
+
+def test_accumulation_and_clipping_between_the_phases():
+    model, reference = net(), net()
+    for m in (model, reference):
+        m[1] = nn.Identity()  # BatchNorm would see other batches
+    optimizer, whole = ZOSAM(sgd(model), rho=0.5), ZOSAM(sgd(reference), rho=0.5)
+    optimizer.ascend(lambda: loss_of(model))
+    for part in (slice(0, 8), slice(8, 16)):
+        (loss_of(model, part) / 2).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e3)
+    optimizer.step()
+    whole.step(lambda: loss_of(reference))
+    torch.testing.assert_close(flat(model), flat(reference))
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_gradscaler_unscales_and_restores_on_skipped_steps(name):
+    model, plain = net(), net()
+    make = OPTIMIZERS[name]
+    optimizer, reference = make(sgd(model), rho=0.3), make(sgd(plain), rho=0.3)
+    reduction = "none" if make.per_sample else "mean"
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    def loss(m, keep=slice(None)):
+        return F.cross_entropy(m(X[keep]), Y[keep], reduction=reduction)
+
+    for bad in (False, True, False):
+        before = flat(model)
+        keep = optimizer.ascend(functools.partial(loss, model))
+        value = loss(model, slice(None) if keep is None else keep).mean()
+        scaler.scale(value * torch.inf if bad else value).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if bad:
+            assert torch.equal(flat(model), before)
+        else:
+            reference.step(functools.partial(loss, plain))
+            torch.testing.assert_close(flat(model), flat(plain), rtol=1e-4, atol=1e-5)
+
+
+# --- groups, dtypes, layouts ----------------------------------------------------------------------------------------
+
+
+def displacement(optimizer, model, closure):
+    """Each parameter's way from home to the point where the gradient is taken."""
+    home = [p.detach().clone() for p in model.parameters()]
+    optimizer.ascend(closure)
+    away = [(p.detach() - h) for p, h in zip(model.parameters(), home, strict=True)]
+    optimizer.restore()
+    return away
+
+
+@pytest.mark.parametrize("name", ["sam", "zosam", "randomsam"])
+def test_groups_have_their_own_rho_and_can_be_left_out(name):
+    model = net()
+    groups = [
+        {"params": [model[0].weight], "rho": 0.4},
+        {"params": [model[3].weight], "rho": 0.1},
+        {"params": [model[0].bias, model[3].bias, *model[1].parameters()], "perturb": False},
+    ]
+    optimizer = OPTIMIZERS[name](torch.optim.SGD(groups, lr=0.1), rho=9.0)
+    away = dict(
+        zip(
+            (n for n, _ in model.named_parameters()),
+            displacement(optimizer, model, lambda: loss_of(model)),
+            strict=True,
+        )
+    )
+    unscaled = torch.cat([away["0.weight"].flatten() / 0.4, away["3.weight"].flatten() / 0.1])
+    assert unscaled.norm() == pytest.approx(1.0, rel=1e-4)  # the norm is over what is perturbed
+    assert all(not away[n].any() for n in away if n not in {"0.weight", "3.weight"})
+
+
+def test_a_group_added_later_is_adopted():
+    model = net()
+    optimizer = SAM(torch.optim.SGD([model[0].weight], lr=0.1), rho=0.3)
+    optimizer.add_param_group({"params": [model[3].weight], "lr": 0.2})
+    assert optimizer.param_groups[1]["rho"] == 0.3
+    optimizer.step(lambda: loss_of(model))
+    optimizer.base.add_param_group({"params": [model[3].bias], "perturb": True, "rho": 0.1})
+    before = model[3].bias.detach().clone()
+    optimizer.step(lambda: loss_of(model))
+    assert not torch.equal(model[3].bias, before)
+
+
+def test_frozen_and_unused_parameters_are_left_where_they_are():
+    model = net()
+    model[0].weight.requires_grad_(False)
+    unused = nn.Parameter(torch.ones(3))
+    for make in OPTIMIZERS.values():
+        optimizer = make(torch.optim.SGD([*model.parameters(), unused], lr=0.1), rho=0.3)
+        frozen = model[0].weight.detach().clone()
+        reduction = "none" if make.per_sample else "mean"
+        for _ in range(3):
+            optimizer.step(lambda keep=slice(None), r=reduction: F.cross_entropy(model(X[keep]), Y[keep], reduction=r))
+        assert torch.equal(model[0].weight, frozen)
+        assert torch.equal(unused, torch.ones(3))
+
+
+def test_tied_weights_are_one():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    model = Tied()
+    for make in (SAM, ZOSAM):
+        away = displacement(make(sgd(model), rho=0.3), model, lambda: model(torch.ones(2, 4)).square().mean())
+        assert torch.cat([a.flatten() for a in away]).norm() == pytest.approx(0.3, rel=1e-4)
+
+
+def test_channels_last_weights_take_the_same_sam_steps():
+    def train(memory_format):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 4, 3)).to(memory_format=memory_format)
+        optimizer = SAM(sgd(model), rho=0.3)
+        x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(memory_format=memory_format)
+        for _ in range(4):
+            optimizer.step(lambda: model(x).square().mean())
+        return flat(model)
+
+    torch.testing.assert_close(train(torch.channels_last), train(torch.contiguous_format))
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 4), max_size=4), min_size=1, max_size=4),
+    dtypes=st.lists(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]), min_size=4, max_size=4),
+    density=st.floats(0, 1),
+    name=st.sampled_from(sorted(n for n in OPTIMIZERS if n != "esam")),
+    last=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_shapes_dtypes_and_masks(shapes, dtypes, density, name, last):
+    params = []
+    for shape, dtype in zip(shapes, dtypes, strict=False):
+        p = torch.randn(shape).to(dtype)
+        if last and p.dim() == 4:
+            p = p.to(memory_format=torch.channels_last)
+        params.append(nn.Parameter(p))
+    optimizer = OPTIMIZERS[name](torch.optim.SGD(params, lr=0.1, momentum=0.9), rho=0.1)
+    for p in params:
+        mask = torch.rand(p.shape) < density
+        with torch.no_grad():
+            p.mul_(mask)
+        optimizer.masks[p] = mask
+
+    def closure():
+        for p in params:
+            assert (p.detach()[~optimizer.masks[p]] == 0).all()
+        return sum((p.float() - 0.3).square().sum() for p in params)
+
+    home = [p.detach().clone() for p in params]
+    optimizer.ascend(closure)
+    optimizer.restore()
+    assert all(torch.equal(p, h) for p, h in zip(params, home, strict=True))
+    for _ in range(2):
+        optimizer.step(closure)
+        with torch.no_grad():
+            for p in params:
+                p.mul_(optimizer.masks[p])
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20), st.sampled_from([1.0, 1e-30, 1e-8, 1e7]))
+@settings(max_examples=100, deadline=None)
+def test_unit_vectors_are_one_long(values, scale):
+    v = torch.tensor(values, dtype=torch.float32) * scale
+    length = unit(v).double().norm().item()
+    assert length == pytest.approx(1.0, rel=1e-4) or not v.any()
+
+
+# --- the closure ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        (lambda loss: None, TypeError, "returned NoneType"),
+        (lambda loss: loss.item(), TypeError, "returned float"),
+        (lambda loss: torch.stack([loss, loss]), ValueError, "one number"),
+    ],
+)
+@pytest.mark.parametrize("name", ["sgd", "sam", "zosam"])
+def test_a_closure_must_return_the_loss(name, result, error, message):
+    model = net()
+    optimizer = OPTIMIZERS[name](sgd(model))
+    before = flat(model)
+    with pytest.raises(error, match=message):
+        optimizer.step(lambda: result(loss_of(model)))
+    assert torch.equal(flat(model), before)
+
+
+def test_esam_says_that_it_needs_a_loss_per_sample():
+    model = net()
+    with pytest.raises(ValueError, match="one loss per sample"):
+        OPTIMIZERS["esam"](sgd(model)).step(lambda keep=slice(None): loss_of(model, keep))
+
+
+def test_a_partial_and_a_callable_object_are_closures_too():
+    class Loss:
+        def __call__(self):
+            return loss_of(model)
+
+    model, twin = net(), net()
+    one, other = ZOSAM(sgd(model)), ZOSAM(sgd(twin))
+    for _ in range(3):
+        one.step(Loss())
+        other.step(functools.partial(loss_of, twin))
+    assert torch.equal(flat(model), flat(twin))
+
+
+def test_a_model_first_run_in_eval_mode_is_watched_all_the_same():
+    model = net().eval()
+    optimizer = ZOSAM(sgd(model))
+
+    def closure():
+        return loss_of(model)
+
+    optimizer.step(closure)
+    model.train()
+    optimizer.step(closure)
+    assert model[1].num_batches_tracked == 1
+
+
+def test_evaluate_changes_nothing_in_the_model():
+    model = nn.Sequential(net(), nn.Dropout(0.5))
+    optimizer = SAM(sgd(model))
+    loss_of(model).backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    state, stream = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    assert optimizer.evaluate(closure) == optimizer.evaluate(closure)
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
+    assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_bf16_autocast_in_the_closure():
+    model = net()
+    optimizer = ZOSAM(sgd(model), rho=0.5)
+
+    def closure():
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(X)
+        return F.cross_entropy(logits.float(), Y)
+
+    first = [optimizer.step(closure).item() for _ in range(30)]
+    assert first[-1] < first[0]
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["sam", "zosam"])
+def test_compiled_models_train_as_eager_ones(name):
+    model, eager = net(), net()
+    compiled = torch.compile(model, backend="aot_eager")
+    a, b = OPTIMIZERS[name](sgd(model), rho=0.3), OPTIMIZERS[name](sgd(eager), rho=0.3)
+    for _ in range(4):
+        a.step(lambda: loss_of(compiled))
+        b.step(lambda: loss_of(eager))
+    torch.testing.assert_close(flat(model), flat(eager), rtol=1e-4, atol=1e-5)
+    assert model[1].num_batches_tracked == 4
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_rho_below_zero_and_a_base_that_is_no_optimizer_are_refused():
+    model = net()
+    with pytest.raises(ValueError, match="rho must be 0 or more"):
+        SAM(sgd(model), rho=-0.1)
+    with pytest.raises(ValueError, match="rho must be 0 or more"):
+        SAM(sgd(model), rho=float("nan"))
+    with pytest.raises(TypeError, match="wraps an optimizer"):
+        SAM(model.parameters())
+
+
+def test_settings_out_of_range_are_refused():
+    base = sgd(net())
+    for make, wrong in ((LookSAM, {"k": 0}), (OPTIMIZERS["esam"], {"beta": 0}), (OPTIMIZERS["asam"], {"eta": -1})):
+        with pytest.raises(ValueError, match="must be"):
+            make(base, **wrong)
+
+
+def test_a_method_that_says_nothing_is_told_so():
+    with pytest.raises(NotImplementedError, match="where to climb"):
+        SharpnessAware(sgd(net())).step(lambda: torch.zeros(()))
+
+
+# --- diagnostics and schedules --------------------------------------------------------------------------------------
+
+
+def test_diagnostics_of_a_step():
+    model = net()
+    sam, zo = SAM(sgd(model), rho=0.1), ZOSAM(sgd(net()), rho=0.1)
+    sam.diagnostics, zo.diagnostics = {}, {}
+    size = flat(model).norm().item()
+    sam.step(lambda: loss_of(model))
+    assert sam.diagnostics["relative_length"] == pytest.approx(0.1 / size, rel=1e-3)
+    assert sam.diagnostics["loss_rise"] > 0
+    assert 0.5 < sam.diagnostics["cosine"] <= 1
+    twin = net()
+    zo = ZOSAM(sgd(twin), rho=0.1)
+    zo.diagnostics = {}
+    zo.step(lambda: loss_of(twin))
+    assert {"loss_up", "loss_down", "cosine", "relative_length"} <= zo.diagnostics.keys()
+
+
+def test_schedules_at_given_steps():
+    linear, cosine = schedules.linear(0.1, 0.5, 10), schedules.cosine(0.1, 0.5, 10)
+    assert [linear(t, 0.0) for t in (0, 5, 10, 99)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
+    assert [cosine(t, 0.0) for t in (0, 5, 10, 99)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
+    follow = schedules.proportional(rho_max=0.6, lr_max=1.0, rho_min=0.1, lr_min=0.0)
+    assert [follow(0, lr) for lr in (1.0, 0.5, 0.0)] == pytest.approx([0.6, 0.35, 0.1])
+
+
+def test_rho_follows_the_learning_rate():
+    model = net()
+    optimizer = SAM(sgd(model), rho=schedules.proportional(rho_max=0.4, lr_max=0.1))
+    optimizer.step(lambda: loss_of(model))
+    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.4)
+    optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.step(lambda: loss_of(model))
+    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.2)
+
+
+def test_sgd_costs_one_pass():
+    assert SGD(sgd(net())).passes_per_step() == {"forward": 1.0, "backward": 1.0}
