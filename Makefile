@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt setuptools
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint,images]'
 	@touch $@
 
 demo: setup      ## train a sparse network with SGD, SAM and ZO-SAM on the digits and compare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -21,9 +21,7 @@ app = tyro.extras.SubcommandApp()
 
 
 @app.command
-def train(
-    what: Annotated[Run, tyro.conf.arg(name="")], /, out: Path = Path("runs"), data_dir: str | None = None
-) -> None:
+def train(what: Annotated[Run, tyro.conf.arg(name="")], out: Path = Path("runs"), data_dir: str | None = None) -> None:
     """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
 
     Args:
@@ -105,6 +103,50 @@ def demo(out: Path = Path("runs")) -> None:
     from zosam.demo import demo
 
     demo(out)
+
+
+def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
+    """Download cifar10, cifar100 or cifar10-c from its official address; stopped, it goes on where it was.
+
+    Args:
+        name: Which data set.
+        data_dir: Where to; else $ZOSAM_DATA, else ~/.cache/zosam.
+    """
+    from zosam.data.download import get
+
+    console.print(f"{name} is in {get(name, data_dir)}", highlight=False)
+
+
+def corrupt(
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    only: tuple[str, ...] = (),
+    seed: int = 0,
+    processes: int | None = None,
+) -> None:
+    """Make CIFAR-10-C, 19 corruptions at 5 severities, from CIFAR-10's test set; files that are there are kept.
+
+    Args:
+        data_dir: Where CIFAR-10 lies; else $ZOSAM_DATA, else ~/.cache/zosam.
+        out: Folder for the files; by default CIFAR-10-C beside CIFAR-10.
+        only: Some of the corruptions, by name.
+        seed: Seed of all noise.
+        processes: How many at once; by default one per core.
+    """
+    from zosam.data.corrupt import generate
+
+    console.print(f"CIFAR-10-C is in {generate(data_dir, out, only, seed, processes)}", highlight=False)
+
+
+@app.command(name="data")
+def data(
+    action: Annotated[
+        Annotated[Any, tyro.conf.subcommand(name="get", constructor=get)]
+        | Annotated[Any, tyro.conf.subcommand(name="corrupt", constructor=corrupt)],
+        tyro.conf.arg(name=""),
+    ],
+) -> None:
+    """Get data sets, and make CIFAR-10-C."""
 
 
 def main() -> None:

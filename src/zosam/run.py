@@ -68,7 +68,8 @@ class Run:
             object.__setattr__(self, "sparsity", 0.0)
         self._check("optimizer", dict(OPTIMIZERS))
         self._check("method", {**METHODS, "dense": None})
-        find(data.DATA, parse(self.data)[0], "data set")
+        name, settings = parse(self.data)
+        check_settings(find(data.DATA, name, "data set"), settings, name, taken={"batch_size", "seed", "data_dir"})
         for name, low in (("epochs", 1), ("batch_size", 1), ("lr", 0), ("rho", 0), ("weight_decay", 0)):
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} must be {low} or more, not {getattr(self, name)}")
@@ -185,11 +186,7 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
 
 
 def load_data(what: Run, data_dir: str | None = None) -> data.Data:
-    name, settings = parse(what.data)
-    function = find(data.DATA, name, "data set")
-    if "data_dir" in settings_of(function):
-        settings["data_dir"] = data_dir
-    return function(batch_size=what.batch_size, seed=what.seed, **settings)
+    return data.load(what.data, what.batch_size, what.seed, data_dir=data_dir)
 
 
 def build_optimizer(what: Run, model: nn.Module) -> SharpnessAware:

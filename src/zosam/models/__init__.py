@@ -1,7 +1,24 @@
 """Networks: each is a function (num_classes=...) -> nn.Module."""
 
+from zosam.models.deit import deit_small, deit_tiny
 from zosam.models.digits_net import digits_net
+from zosam.models.named import MODELS, build
+from zosam.models.resnet import resnet50, resnet50_cifar
+from zosam.models.resnet_cifar import resnet20, resnet32, resnet32_he, resnet56
+from zosam.models.wide_resnet import wrn, wrn28_10
 
-MODELS = {f.__name__: f for f in (digits_net,)}
-
-__all__ = ["MODELS", "digits_net"]
+__all__ = [
+    "MODELS",
+    "build",
+    "deit_small",
+    "deit_tiny",
+    "digits_net",
+    "resnet20",
+    "resnet32",
+    "resnet32_he",
+    "resnet50",
+    "resnet50_cifar",
+    "resnet56",
+    "wrn",
+    "wrn28_10",
+]
