@@ -73,7 +73,10 @@ def load(path: Path) -> dict[str, Any]:
     head, payload = len(MAGIC) + 32, content[len(MAGIC) + 32 :]
     if not content.startswith(MAGIC) or content[len(MAGIC) : head] != hashlib.sha256(payload).digest():
         raise ValueError(f"{path} is damaged or no checkpoint of ours")
-    state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} holds more than data, or less ({type(error).__name__})") from error
     return state
 
 

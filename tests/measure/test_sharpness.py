@@ -1,0 +1,54 @@
+"""Sharpness against the exact maximum of a quadratic in a ball."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from zosam.measure.sharpness import sharpness
+from zosam.measure.throughput import ratios
+
+
+class Bowl(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+
+def test_a_bowl_rises_along_its_steepest_axis():
+    bowl = Bowl()
+    curvature = torch.tensor([1.0, 5.0, 2.0], dtype=torch.float64)
+    with torch.no_grad():
+        bowl.w += 1e-3  # not exactly at the bottom, where there is no gradient
+    found = sharpness(bowl, lambda: (curvature * bowl.w**2).sum() / 2, rho=0.1, steps=50)
+    assert found == pytest.approx(0.5 * 5 * 0.1**2, rel=0.05)
+    assert torch.equal(bowl.w.detach(), torch.full((3,), 1e-3, dtype=torch.float64))
+
+
+def test_masked_weights_stay():
+    bowl = Bowl()
+    with torch.no_grad():
+        bowl.w += 1e-3
+    masks = {bowl.w: torch.tensor([True, False, True])}
+    seen = []
+    sharpness(bowl, lambda: seen.append(bowl.w[1].item()) or (bowl.w**2).sum(), masks=masks)
+    assert set(seen) == {1e-3}
+
+
+def test_the_weights_come_back_when_the_loss_fails():
+    bowl = Bowl()
+
+    def loss():
+        if bowl.w.detach().any():
+            raise RuntimeError
+        return bowl.w.sum()
+
+    with pytest.raises(RuntimeError):
+        sharpness(bowl, loss)
+    assert not bowl.w.detach().any()
+
+
+def test_ratios_are_medians_of_rounds():
+    times = {"a": [1.0, 2.0, 9.0], "b": [2.0, 4.0, 9.0]}
+    assert ratios(times, "a") == {"a": 1.0, "b": 0.5}
