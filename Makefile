@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test test-ecosystem lint clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -26,10 +26,16 @@ demo: setup      ## train a sparse network with SGD, SAM and ZO-SAM on the digit
 test: setup      ## the whole test suite, one torch thread per worker
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
+test-ecosystem:  ## the tests beside Lightning, accelerate and transformers, in an environment of their own
+	@test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
+	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0 setuptools
+	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,ecosystem]'
+	@OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem tests/models/test_ecosystem.py
+
 lint: setup      ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
 clean:           ## remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .venv-ecosystem .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

@@ -2,7 +2,53 @@
 
 __version__ = "0.1.0"
 
-from zosam.optim import SAM, SGD, ZOSAM, SharpnessAware
-from zosam.sparse import SET, SNIP, RigL, Sparsity
+from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM, SharpnessAware, schedules
+from zosam.sparse import (
+    DSR,
+    GMP,
+    LTH,
+    MEST,
+    SET,
+    SNFS,
+    SNIP,
+    DeepR,
+    GraSP,
+    Magnitude,
+    Random,
+    RigL,
+    Sparsity,
+    SViTE,
+    SynFlow,
+    TopKAST,
+)
 
-__all__ = ["SAM", "SET", "SGD", "SNIP", "ZOSAM", "RigL", "SharpnessAware", "Sparsity"]
+__all__ = [
+    "ASAM",
+    "DSR",
+    "ESAM",
+    "GMP",
+    "GSAM",
+    "LTH",
+    "MEST",
+    "MSAM",
+    "S2SAM",
+    "SAM",
+    "SET",
+    "SGD",
+    "SNFS",
+    "SNIP",
+    "ZOSAM",
+    "DeepR",
+    "GraSP",
+    "LookSAM",
+    "Magnitude",
+    "Random",
+    "RandomSAM",
+    "RigL",
+    "SViTE",
+    "SharpnessAware",
+    "Sparsity",
+    "SynFlow",
+    "TopKAST",
+    "schedules",
+]

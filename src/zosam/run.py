@@ -211,7 +211,7 @@ def build_method(
     cls = find(METHODS, name, "sparse method")
     known = settings_of(cls)
     x, y = next(source.train.epoch(0))
-    filled = {
+    filled: dict[str, Any] = {
         "loss": classification(model, x, y),
         "until": int(getattr(cls, "until_share", 0.75) * steps),
         "period": steps,
@@ -227,16 +227,15 @@ def learning_rate(schedule: str, progress: float) -> float:
 
 def _claim(path: Path, what: Run) -> None:
     """Say whose folder this is; one that another configuration wrote is refused."""
-    description = {"run": dataclasses.asdict(what), "key": what.key}
+    mine: dict[str, Any] = dataclasses.asdict(what)
     note = path / "run.json"
     if not note.exists():
-        files.write_json(note, description)
+        files.write_json(note, {"run": mine, "key": what.key})
         return
     try:
-        found = json.loads(note.read_text())["run"]
+        found: dict[str, Any] = json.loads(note.read_text())["run"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{note} cannot be read ({error}); move {path} away to train anew") from None
-    mine = description["run"]
     differ = [k for k in sorted({*mine, *found}) if k in found and found[k] != mine.get(k)]
     if differ:
         detail = ", ".join(f"{k} {found[k]!r}, not {mine.get(k)!r}" for k in differ)

@@ -36,7 +36,8 @@ def fit(
     """
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
-    epoch_length, batches, expected = len(train), iter(()), -1
+    epoch_length, expected = len(train), -1
+    batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     seen, total, began = 0, 0.0, time.perf_counter()
     for step in range(start, steps):
         now = place(step)

@@ -164,6 +164,11 @@ class SharpnessAware(Optimizer):
     # --- one optimizer with the base ---------------------------------------------------------------------------------
 
     @property
+    def ascended(self) -> bool:
+        """Whether `ascend` was called and `step()` has yet to follow."""
+        return self._ascended
+
+    @property
     def passes(self) -> dict[str, float]:
         """Forward and backward passes so far, in units of whole batches."""
         return self._passes.count

@@ -1,0 +1,1 @@
+"""Small bridges to trainers that own the training loop."""
