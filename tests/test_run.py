@@ -88,6 +88,13 @@ def test_the_callers_random_stream_is_left_alone(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_diagnostics_go_into_the_record(tmp_path):
+    last = run(dataclasses.replace(SMALL, epochs=1, diagnostics=True, method="set"), tmp_path).last
+    assert 0 < last["relative_length"] < 0.1
+    assert last["loss_up"] != last["loss_down"]
+    assert -1 <= last["cosine"] <= 1
+
+
 class Stop(Exception):
     pass
 

@@ -58,6 +58,8 @@ class Run:
     """How the learning rate goes, step by step: half a cosine to zero, or not at all."""
     label_smoothing: float = 0.0
     """Share of the label given to all classes alike."""
+    diagnostics: bool = False
+    """Record, for each epoch, mean length of the perturbation, its cosine with the gradient, and losses of probes."""
     seed: int = 0
     """Seed of initialization, data order, masks and directions."""
 
@@ -198,7 +200,9 @@ def build_optimizer(what: Run, model: nn.Module) -> SharpnessAware:
         betas = (what.momentum, 0.999)
         base = torch.optim.AdamW(model.parameters(), lr=what.lr, betas=betas, weight_decay=what.weight_decay)
     name, settings = parse(what.optimizer)
-    return find(OPTIMIZERS, name, "optimizer")(base, rho=what.rho, seed=what.seed, **settings)
+    optimizer = find(OPTIMIZERS, name, "optimizer")(base, rho=what.rho, seed=what.seed, **settings)
+    optimizer.diagnostics = {} if what.diagnostics else None
+    return optimizer
 
 
 def build_method(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ def fit(
     epoch_length, expected = len(train), -1
     batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     seen, total, began = 0, 0.0, time.perf_counter()
+    figures: dict[str, list[float]] = {}
     for step in range(start, steps):
         now = place(step)
         if now != expected or now % epoch_length == 0:
@@ -53,6 +55,8 @@ def fit(
         loss = optimizer.step(classification(model, x, y, optimizer.per_sample, label_smoothing))
         assert loss is not None
         total, seen = total + loss.item() * len(y), seen + len(y)
+        for name, value in (optimizer.diagnostics or {}).items():
+            figures.setdefault(name, []).append(value)
         tick()
         if (step + 1) % epoch_length == 0 or step + 1 == steps:
             seconds = time.perf_counter() - began
@@ -65,8 +69,9 @@ def fit(
                 "seconds": seconds,
                 "images_per_second": seen / seconds,
                 **optimizer.passes,
+                **{name: fmean(values) for name, values in figures.items()},
             }
-            seen, total, began = 0, 0.0, time.perf_counter()
+            seen, total, began, figures = 0, 0.0, time.perf_counter(), {}
 
 
 def classification(
