@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -105,6 +105,28 @@ def demo(out: Path = Path("runs")) -> None:
     demo(out)
 
 
+@app.command
+def export(
+    path: Annotated[Path, tyro.conf.Positional],
+    form: Literal["compressed", "dense", "onnx"] = "compressed",
+    out: Path | None = None,
+) -> None:
+    """Write the network of a finished run as compressed or dense safetensors, or as ONNX.
+
+    Args:
+        path: The run's folder.
+        form: compressed holds active weights and one bit per weight; dense a plain state_dict; onnx the network.
+        out: Folder for the file; by default the run's.
+    """
+    from zosam.run import finished, load_data
+    from zosam.sparse.export import export
+
+    record = finished(path)
+    example = next(iter(load_data(record.run).test))[0][:1] if form == "onnx" else None
+    file = export(record.load(), out or path, form, masks=record.masks() or None, example=example)
+    console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
+
+
 def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
     """Download cifar10, cifar100 or cifar10-c from its official address; stopped, it goes on where it was.
 
@@ -155,6 +177,6 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("\nStopped. The same command goes on from the last finished epoch.")
         sys.exit(130)
-    except (ValueError, FileNotFoundError, FloatingPointError, Busy) as error:
+    except (ValueError, FileNotFoundError, FloatingPointError, ImportError, Busy) as error:
         Console(stderr=True).print(f"zosam: {error}", style="red", highlight=False, markup=False)
         sys.exit(2)

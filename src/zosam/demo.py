@@ -80,5 +80,5 @@ def rise(record: Record) -> float:
     model = record.load().eval()
     train = load_data(record.run).train
     assert isinstance(train, data.Tensors)
-    masks: dict[Tensor, Tensor] = {p: p != 0 for p in model.parameters() if p.dim() > 1}
+    masks: dict[Tensor, Tensor] = {model.get_parameter(name): mask for name, mask in record.masks().items()}
     return sharpness(model, classification(model, train.x, train.y), masks=masks)

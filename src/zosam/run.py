@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import zosam
 from zosam import data, files, models
 from zosam.names import canonical, check_settings, find, parse, settings_of
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.sparse import METHODS, Sparsity
+from zosam.sparse.files import save_state, saved_masks
 from zosam.train import classification, fit
 
 OWN_ARGUMENTS = {"self", "base", "rho", "seed", "model", "optimizer", "sparsity", "loss"}
@@ -120,6 +121,11 @@ class Record:
         model.load_state_dict(safetensors.torch.load_file(self.path / "model.safetensors"))
         return model
 
+    def masks(self) -> dict[str, Tensor]:
+        """The masks it ended with, by the name of the weight."""
+        file = self.path / "sparse.safetensors"
+        return saved_masks(file) if file.exists() else {}
+
 
 def run(
     what: Run, root: str | Path = "runs", *, data_dir: str | None = None, tick: Callable[[int, int], None] | None = None
@@ -135,6 +141,17 @@ def run(
         return finished if finished is not None else _train(what, path, data_dir, tick or (lambda step, steps: None))
 
 
+def finished(path: Path) -> Record:
+    """The record of a run that has ended, by its folder."""
+    try:
+        content = json.loads((path / "record.json").read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not the folder of a run, or has no finished epoch yet") from None
+    if content["status"] != "finished":
+        raise ValueError(f"{path} is not finished: train it to the end first")
+    return Record(Run(**content["run"]), path, content["epochs"])
+
+
 def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int], None]) -> Record:
     torch.manual_seed(what.seed)
     source = load_data(what, data_dir)
@@ -142,10 +159,7 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
     optimizer = build_optimizer(what, model)
     one_schedule = what.epochs * len(source.train)
     sparse = build_method(what, model, optimizer, source, one_schedule)
-    steps, place = one_schedule, lambda step: step
-    if sparse is not None:
-        steps = getattr(sparse, "total_steps", lambda n: n)(one_schedule)
-        place = getattr(sparse, "schedule_step", place)
+    steps = one_schedule if sparse is None else sparse.total_steps(one_schedule)
     epochs: list[dict[str, Any]] = []
     state = files.load_latest(path)
     if state is not None:
@@ -172,7 +186,7 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
         steps,
         start=done,
         schedule=lambda now: learning_rate(what.schedule, now / one_schedule),
-        place=place,
+        place=(lambda step: step) if sparse is None else sparse.schedule_step,
         label_smoothing=what.label_smoothing,
         tick=one_more,
     ):
@@ -183,6 +197,8 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
         _write_record(path, what, epochs, "training")
     tensors = {name: t.detach().contiguous() for name, t in model.state_dict().items()}
     files.write(path / "model.safetensors", safetensors.torch.save(tensors))
+    if sparse is not None:
+        save_state(sparse, path / "sparse.safetensors")
     _write_record(path, what, epochs, "finished")
     return Record(what, path, epochs)
 

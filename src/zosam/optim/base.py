@@ -169,6 +169,11 @@ class SharpnessAware(Optimizer):
         return self._ascended
 
     @property
+    def is_displaced(self) -> bool:
+        """Whether the weights are away from home just now."""
+        return self._home is not None
+
+    @property
     def passes(self) -> dict[str, float]:
         """Forward and backward passes so far, in units of whole batches."""
         return self._passes.count
@@ -215,6 +220,10 @@ class SharpnessAware(Optimizer):
     def recall(self, name: str) -> Tensor | None:
         """What was remembered under that name, over the coordinates of now."""
         return self._memory.get(name, self.coordinates)
+
+    def forget(self) -> None:
+        """Drop all that was remembered, as after a rewind of the weights."""
+        self._memory = Memory()
 
     def generator(self, salt: str = "") -> torch.Generator:
         """A private random stream for this step: the same for the same (seed, step) everywhere, ours alone."""

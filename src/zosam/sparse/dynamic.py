@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sparse.base import Masks, Sparsity
+from zosam.sparse.hold import Masks
+from zosam.sparse.periodic import Periodic
 from zosam.sparse.top import top
 
 
-class Dynamic(Sparsity):
+class Dynamic(Periodic):
     """A random mask that moves: every `every` steps a share of each layer is dropped and as many weights grow.
 
     A method overrides the scores: the highest `drop_score` of the active weights stay, the highest `grow_score` of
@@ -21,33 +22,19 @@ class Dynamic(Sparsity):
     cosine to zero at step `until`; without `until` it is constant and updates never end.
     """
 
-    at_start: ClassVar[bool] = False  # whether step 0 updates the masks as well
-
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer,
         sparsity: float = 0.9,
         *,
-        every: int = 100,
-        until: int | None = None,
         drop_fraction: float = 0.3,
         **settings: Any,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every must be 1 or more steps, not {every}")
         if not 0 <= drop_fraction <= 1:
             raise ValueError(f"drop_fraction must be between 0 and 1, not {drop_fraction}")
-        self.every, self.until, self.drop_fraction = every, until, drop_fraction
+        self.drop_fraction = drop_fraction
         super().__init__(model, optimizer, sparsity, **settings)
-
-    def choose(self) -> Masks:
-        return {n: top(self.noise(n, w), self.counts[n]) for n, w in self.weights.items()}
-
-    def due(self) -> bool:
-        """Whether this step updates the masks."""
-        started = self.steps > 0 or self.at_start
-        return started and self.steps % self.every == 0 and (self.until is None or self.steps < self.until)
 
     def fraction(self) -> float:
         """The share of a layer's active weights that an update at this step drops."""
@@ -62,20 +49,17 @@ class Dynamic(Sparsity):
         raise NotImplementedError(f"{type(self).__name__} does not say where to grow")
 
     def update(self) -> Masks | None:
-        return {n: self.moved(n, w.detach()) for n, w in self.weights.items()} if self.due() else None
+        return {n: self.moved(n) for n in self.weights} if self.due() else None
 
-    def moved(self, name: str, weight: Tensor) -> Tensor:
+    def moved(self, name: str) -> Tensor:
         """The next mask of a layer: as many weights as before."""
-        mask = self.masks[name]
-        active = int(mask.sum())
-        keep = active - int(self.fraction() * active)
-        kept = top(self.drop_score(name, weight).masked_fill(~mask, -torch.inf), keep)
-        score = self.grow_score(name, weight)
-        if not bool(score.isfinite().all()):
-            raise FloatingPointError(f"{type(self).__name__}: the growth scores of {name} are not finite; masks stay")
-        return top(score.masked_fill(kept, torch.inf), active)
+        units = self.counts[name] // self.pattern.size
+        return self.move(name, units - int(self.fraction() * units), units)
 
-    def noise(self, name: str, weight: Tensor) -> Tensor:
-        """Uniform random scores for a layer, from a private stream."""
-        flat = torch.rand(weight.numel(), generator=self.stream(name), device=weight.device)
-        return torch.empty_like(weight, dtype=flat.dtype).copy_(flat.view(weight.shape))
+    def move(self, name: str, keep: int, end: int) -> Tensor:
+        """Keep so many units of a layer, then grow until it has `end`."""
+        weight, structure = self.weights[name].detach(), self.pattern
+        active = structure.fold_mask(self.masks[name])
+        kept = top(torch.where(active, structure.fold(self.drop_score(name, weight)), -torch.inf), keep)
+        grown = structure.pick(torch.where(kept, torch.inf, structure.fold(self.grow_score(name, weight))), end)
+        return structure.unfold(grown, weight)

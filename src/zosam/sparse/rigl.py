@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from functools import partial
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from zosam.sparse.dynamic import Dynamic
+from zosam.sparse.hold import Masks
 
 
 class RigL(Dynamic):
@@ -12,19 +17,59 @@ class RigL(Dynamic):
 
     Evci et al., "Rigging the lottery: making all tickets winners", ICML 2020. As in the published code the update
     takes the place of a gradient step, starts at step 0, and a weight just dropped may grow again with its value and
-    momentum. Under a sharpness-aware optimizer the gradient is the one at the perturbed point.
+    momentum. Under a sharpness-aware optimizer the gradient is the one at the perturbed point; with
+    `growth_gradient="theta"` it is the one at θ, where the optimizer takes one there (SAM does, ZO-SAM does not).
     """
 
-    at_start = True
+    at_start: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float = 0.9,
+        *,
+        growth_gradient: str = "perturbed",
+        **settings: Any,
+    ) -> None:
+        if growth_gradient not in {"perturbed", "theta"}:
+            raise ValueError(f'growth_gradient must be "perturbed" or "theta", not {growth_gradient!r}')
+        self.growth_gradient = growth_gradient
+        self._at_theta: dict[str, Tensor] = {}
+        super().__init__(model, optimizer, sparsity, **settings)
 
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
-        gradient = self.weights[name].grad
+        perturbed = self.growth_gradient == "perturbed"
+        gradient = self.weights[name].grad if perturbed else self._at_theta.get(name)
         if gradient is None:
-            raise ValueError(f"RigL grows by the gradient of {name}, and there is none: call backward before step")
-        return gradient.abs()
+            where = "" if perturbed else " at theta; this optimizer may take none there"
+            raise ValueError(f"{type(self).__name__} grows by the gradient of {name}, and there is none{where}")
+        return self.finite(name, gradient.abs())
+
+    def update(self) -> Masks | None:
+        masks = super().update()
+        self._at_theta.clear()
+        return masks
 
     def needs_dense_gradient(self) -> bool:
         return self.due()
 
     def takes_step(self, updated: bool) -> bool:
         return not updated
+
+    def gradient_density(self) -> dict[str, float]:
+        """One step in `every` computes the whole gradient, as long as masks move."""
+        share = 1 / self.every if self.until is None or self.steps < self.until else 0.0
+        return {n: d + share * (1 - d) for n, d in super().gradient_density().items()}
+
+    def _hold(self) -> None:
+        super()._hold()
+        if self.growth_gradient == "theta":
+            self._hooks += [
+                w.register_post_accumulate_grad_hook(partial(self._look, n)) for n, w in self.weights.items()
+            ]
+
+    def _look(self, name: str, weight: Tensor) -> None:
+        displaced = self.sharpness is not None and self.sharpness.is_displaced
+        if self.due() and not displaced and weight.grad is not None:
+            self._at_theta[name] = weight.grad.detach().clone()

@@ -1,0 +1,89 @@
+"""MEST: drop by weight and gradient of what is active, grow at random, and calm down in two stages."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zosam.sparse.dynamic import Dynamic
+from zosam.sparse.hold import Masks
+from zosam.sparse.patterns import NM
+
+
+class MEST(Dynamic):
+    """Dynamic: drop the smallest |θ| + lam·|g|, grow at random; less at 3/4 of `until`, nothing after it.
+
+    The gradient is that of active weights only. Elastic mutation (EM) drops `drop_fraction` of a layer and grows as
+    many. With `soft=True` (EM&S) the network trains with `drop_fraction` more weights than the target, drops to the
+    target at each update and grows again; it ends at the target. Yuan et al., "MEST: accurate and fast
+    memory-economic sparse training framework on the edge", NeurIPS 2021. As in the published code masks start from
+    the largest initial weights and the sparsity is that of the masked layers. There the lam·|g| term has no effect,
+    gradients being zero when it is read, hence `lam=0`; here it works.
+    """
+
+    budget: ClassVar[str] = "uniform"
+    dense: ClassVar[tuple[str, ...]] = ("first", "shortcut", "last")
+    over: ClassVar[str] = "masked"
+    at_start: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float = 0.9,
+        *,
+        drop_fraction: float = 0.2,
+        lam: float = 0.0,
+        soft: bool = False,
+        **settings: Any,
+    ) -> None:
+        if lam < 0:
+            raise ValueError(f"lam must be 0 or more, not {lam}")
+        self.lam, self.soft = lam, soft
+        super().__init__(model, optimizer, sparsity, drop_fraction=drop_fraction, **settings)
+
+    def choose(self) -> Masks:
+        if self.soft and isinstance(self.pattern, NM):
+            raise ValueError(f"soft=True needs room for more weights, and pattern {self.pattern.name} has none")
+        return self.best({n: w.detach().abs() for n, w in self.weights.items()}, self.counts)
+
+    def fraction(self) -> float:
+        return self._fraction(self.steps)
+
+    def due(self) -> bool:
+        return super().due() or (self.soft and self.steps == self.until)
+
+    def drop_score(self, name: str, weight: Tensor) -> Tensor:
+        gradient = self.weights[name].grad
+        if not self.lam or gradient is None:
+            return weight.abs()
+        return weight.abs().add_(self.finite(name, gradient).abs(), alpha=self.lam)
+
+    def grow_score(self, name: str, weight: Tensor) -> Tensor:
+        return self.noise(name, weight)
+
+    def moved(self, name: str) -> Tensor:
+        if not self.soft:
+            return super().moved(name)
+        units = self.counts[name] // self.pattern.size
+        return self.move(name, units, units + self._extra(name, self.steps))
+
+    def expected_active(self) -> int:
+        if not self.soft or self.steps == 0:
+            return self.active
+        last = self.steps - 1
+        last = self.until if self.until is not None and last >= self.until else last - last % self.every
+        return self.active + sum(self._extra(n, last) for n in self.weights) * self.pattern.size
+
+    def _fraction(self, step: int) -> float:
+        if self.until is None or step < 0.75 * self.until:
+            return self.drop_fraction
+        return self.drop_fraction / 2 if step < self.until else 0.0
+
+    def _extra(self, name: str, step: int) -> int:
+        """How many units more than its target a layer has after an update at this step."""
+        units = self.counts[name] // self.pattern.size
+        room = self.weights[name].numel() // self.pattern.size - units
+        return min(int(self._fraction(step) * units), room)

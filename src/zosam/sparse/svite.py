@@ -1,0 +1,37 @@
+"""SViTE: RigL as it is used for vision transformers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.optim import Optimizer
+
+from zosam.sparse.rigl import RigL
+
+
+class SViTE(RigL):
+    """Dynamic: RigL for vision transformers, with rare and large updates (sparse ViT exploration).
+
+    Chen et al., "Chasing sparsity in vision transformers", NeurIPS 2021. All projections are masked: patch embedding,
+    queries, keys and values, also inside `nn.MultiheadAttention`, MLPs and head. Unlike in RigL the step is taken
+    after an update. The published code never clears AdamW's state where weights grow; here it is cleared.
+    """
+
+    until_share: ClassVar[float] = 0.8
+    at_start: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float = 0.9,
+        *,
+        every: int = 15_000,
+        drop_fraction: float = 0.5,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model, optimizer, sparsity, every=every, drop_fraction=drop_fraction, **settings)
+
+    def takes_step(self, updated: bool) -> bool:
+        return True

@@ -1,0 +1,99 @@
+"""Top-KAST: all weights are remembered, the largest compute, a few more learn."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zosam.sparse.hold import Masks
+from zosam.sparse.periodic import Periodic
+from zosam.sparse.top import top
+
+
+class TopKAST(Periodic):
+    """Dynamic: the largest |θ| compute (A), a wider set learns (B), all others are kept aside unchanged.
+
+    The forward pass uses θ on A; the optimizer moves θ on B ⊃ A. Weights in B but not in A decay 1/density times as
+    fast as those in A, which asks them to prove themselves. Jayakumar et al., "Top-KAST: Top-K always sparse
+    training", NeurIPS 2020. `backward_sparsity` says how sparse B is; unless told, B is twice as large as A. The
+    paper finds choosing the sets every 100 steps as good as every step. The parameters hold θ on A and exact zeros
+    elsewhere; the rest is in this method's state.
+    """
+
+    patterns: ClassVar[tuple[str, ...]] = ()
+    until_share: ClassVar[float] = 1.0
+    revives: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        sparsity: float = 0.9,
+        *,
+        backward_sparsity: float | None = None,
+        **settings: Any,
+    ) -> None:
+        wide = max(0.0, 1 - 2 * (1 - sparsity)) if backward_sparsity is None else backward_sparsity
+        if not 0 <= wide <= sparsity:
+            raise ValueError(f"backward_sparsity must be between 0 and the sparsity {sparsity}, not {wide}")
+        self.widening = (1 - wide) / (1 - sparsity)
+        super().__init__(model, optimizer, sparsity, **settings)
+
+    def choose(self) -> Masks:
+        self.rest = {n: torch.zeros_like(w) for n, w in self.weights.items()}  # θ outside A
+        self.learning = {n: torch.zeros_like(w, dtype=torch.bool) for n, w in self.weights.items()}  # B
+        return self._largest()
+
+    def needs_dense_gradient(self) -> bool:
+        return True  # on B, which the model's masks do not show
+
+    def gradient_density(self) -> dict[str, float]:
+        return {n: float(b.float().mean()) for n, b in self.learning.items()}
+
+    def mask_gradients(self) -> None:
+        for name, weight in self.weights.items():
+            if weight.grad is not None:
+                weight.grad.mul_(self.learning[name])
+
+    def before_step(self) -> None:
+        """Show the optimizer θ on all of B."""
+        for name, weight in self.weights.items():
+            weight.add_(self.rest[name] * self.learning[name])
+
+    def after_step(self) -> None:
+        for name, weight in self.weights.items():
+            mask, learning = self.masks[name], self.learning[name]
+            decay = self.setting(weight, "lr") * self.setting(weight, "weight_decay")
+            slower = max(0.0, 1 - decay * (mask.numel() / self.counts[name] - 1))
+            self.rest[name] = torch.where(learning, weight.detach() * slower, self.rest[name]).mul_(~mask)
+            weight.mul_(mask)
+        if self.due():
+            self.commit(self._largest())
+
+    def replace(self, name: str, new: Tensor) -> None:
+        """Move weights between the model and what is kept aside; optimizer state lives on B."""
+        weight = self.weights[name]
+        theta = weight.detach() + self.rest[name]
+        self.learning[name] = top(theta.abs().masked_fill(new, torch.inf), self._wide(name))
+        self.rest[name] = theta * ~new
+        weight.copy_(theta * new)
+        for state in self.state_of(weight):
+            state.mul_(self.learning[name])
+        self.masks[name].copy_(new)
+
+    def _largest(self) -> Masks:
+        return {n: top((w.detach() + self.rest[n]).abs(), self.counts[n]) for n, w in self.weights.items()}
+
+    def _wide(self, name: str) -> int:
+        return min(round(self.widening * self.counts[name]), self.weights[name].numel())
+
+    def extra_state(self) -> dict[str, Any]:
+        kept_aside = {n: r.clone() for n, r in self.rest.items()}
+        return {"rest": kept_aside, "learning": {n: b.clone() for n, b in self.learning.items()}}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        self.rest = {n: r.clone() for n, r in state["rest"].items()}
+        self.learning = {n: b.clone() for n, b in state["learning"].items()}
