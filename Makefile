@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-ecosystem lint clean
+.PHONY: help setup demo test test-ecosystem test-native wheel lint clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -31,6 +31,13 @@ test-ecosystem:  ## the tests beside Lightning, accelerate and transformers, in 
 	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0 setuptools
 	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,ecosystem]'
 	@OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem tests/models/test_ecosystem.py
+
+test-native: setup ## the kernel tests under the address and undefined-behaviour sanitizers
+	@$(BIN)/python tests/kernels/native.py
+
+wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
+	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"
+	@$(BIN)/python -m pip wheel . -qq --no-deps --no-build-isolation -w dist --config-settings=--build-option=--plat-name=linux_x86_64
 
 lint: setup      ## ruff and mypy --strict
 	@$(BIN)/ruff check .

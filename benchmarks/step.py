@@ -124,7 +124,7 @@ def peer(name: str, model_name: str, batch: int) -> Callable[[], object]:
 
 def steps_per_turn(name: str) -> int:
     """A turn holds a whole period of methods whose steps differ."""
-    return 10 if name.startswith("LookSAM") else 5 if "every 5" in name else 1
+    return 10 if name == "LookSAM k=10" else 5 if name.startswith("LookSAM") or "every 5" in name else 1
 
 
 def peak_memory(name: str, model_name: str, batch: int, sparsity: float) -> int:

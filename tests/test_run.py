@@ -117,8 +117,10 @@ def interrupted(what, root, at):
         dataclasses.replace(SMALL, optimizer="looksam:k=3", base="adamw", lr=1e-3),
         dataclasses.replace(SMALL, method="snip", optimizer="sam"),
         dataclasses.replace(SMALL, method="dense", optimizer="sgd"),
+        dataclasses.replace(SMALL, accelerate=True),
+        dataclasses.replace(SMALL, epochs=1, method="lth:levels=2,rewind=2", optimizer="sgd"),
     ],
-    ids=lambda w: f"{w.method}-{w.optimizer}",
+    ids=lambda w: f"{w.method}-{w.optimizer}{'-accelerated' * w.accelerate}",
 )
 def test_a_run_that_was_broken_off_goes_on_bit_for_bit(tmp_path, what):
     whole = run(what, tmp_path / "whole")

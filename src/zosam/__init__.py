@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from zosam.kernels import accelerate
 from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM, SharpnessAware, schedules
 from zosam.sparse import (
     DSR,
@@ -50,5 +51,6 @@ __all__ = [
     "Sparsity",
     "SynFlow",
     "TopKAST",
+    "accelerate",
     "schedules",
 ]

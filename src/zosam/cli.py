@@ -127,6 +127,14 @@ def export(
     console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
 
 
+@app.command
+def doctor() -> None:
+    """Which sparse kernels this machine runs, and why."""
+    from zosam.kernels import doctor
+
+    console.print("\n".join(doctor()), highlight=False)
+
+
 def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
     """Download cifar10, cifar100 or cifar10-c from its official address; stopped, it goes on where it was.
 

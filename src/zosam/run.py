@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import zosam
 from zosam import data, files, models
+from zosam.kernels import accelerate
 from zosam.names import canonical, check_settings, find, parse, settings_of
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.sparse import METHODS, Sparsity
@@ -59,6 +60,8 @@ class Run:
     """How the learning rate goes, step by step: half a cosine to zero, or not at all."""
     label_smoothing: float = 0.0
     """Share of the label given to all classes alike."""
+    accelerate: bool = False
+    """Run sparse layers on the sparse CPU kernels where they measure faster; last bits may differ from without."""
     diagnostics: bool = False
     """Record, for each epoch, mean length of the perturbation, its cosine with the gradient, and losses of probes."""
     seed: int = 0
@@ -159,6 +162,8 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
     optimizer = build_optimizer(what, model)
     one_schedule = what.epochs * len(source.train)
     sparse = build_method(what, model, optimizer, source, one_schedule)
+    if what.accelerate and sparse is not None:
+        accelerate(model, sparse, next(source.train.epoch(0))[0])
     steps = one_schedule if sparse is None else sparse.total_steps(one_schedule)
     epochs: list[dict[str, Any]] = []
     state = files.load_latest(path)

@@ -1,0 +1,122 @@
+"""One layer at a time: the sparse kernels against torch's dense convolution and its sparse matrices.
+
+    python benchmarks/kernels.py [--batch 128] [--threads 1] [--out kernels.json]
+
+Forward, input gradient and weight gradient of the layers of the paper's networks at 80, 90, 95 and 98 % sparsity, in
+turns with the dense layer (oneDNN, channels_last) in fp32 and, with --bf16, in bf16; with torch.sparse for linear
+layers, and with `sparseprop` where it is installed. Figures are dense fp32 time / time, from the least time of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from train_step import bars
+
+from zosam.kernels import doctor, library
+from zosam.kernels.index import Geometry
+from zosam.kernels.measure import DenseLayer, SparseLayer, best
+
+Calls = dict[str, Callable[[], object]]
+LAYERS = {  # name: geometry, share of the batch that it runs at
+    "16->16 32x32": (Geometry(16, 16, 32, 32, 3, 1, 1), 1.0),
+    "32->32 32x32": (Geometry(32, 32, 32, 32, 3, 1, 1), 1.0),
+    "64->64 16x16": (Geometry(64, 64, 16, 16, 3, 1, 1), 1.0),
+    "128->128 8x8": (Geometry(128, 128, 8, 8, 3, 1, 1), 1.0),
+    "32->64 stride 2": (Geometry(32, 64, 32, 32, 3, 2, 1), 1.0),
+    "32->64 1x1 stride 2": (Geometry(32, 64, 32, 32, 1, 2, 0), 1.0),
+    "512->128 1x1 16x16": (Geometry(512, 128, 16, 16, 1, 1, 0), 0.25),
+    "160->160 32x32": (Geometry(160, 160, 32, 32, 3, 1, 1), 0.25),
+    "640->640 8x8": (Geometry(640, 640, 8, 8, 3, 1, 1), 0.25),
+    "linear 384->1536": (Geometry(384, 1536, 1, 8), 2.0),
+}
+SPARSITIES = (0.8, 0.9, 0.95, 0.98)
+
+
+def contestants(g: Geometry, images: int, bf16: bool) -> dict[str, Calls]:
+    """Everything that can run this layer, by name."""
+    lib = library.load()
+    if lib is None:
+        raise SystemExit("no sparse kernels on this machine: see `zosam doctor`")
+    found: dict[str, Calls] = {"dense": DenseLayer(g, images).calls()}
+    if bf16:
+        half = DenseLayer(g, images)
+        half.x, half.y, half.weight = half.x.bfloat16(), half.y.bfloat16(), half.weight.bfloat16()
+        found["dense bf16"] = half.calls()
+    noise = torch.Generator().manual_seed(0)
+    for sparsity in SPARSITIES:
+        mask = torch.rand(g.outputs, g.inputs, g.kernel, g.kernel, generator=noise) >= sparsity
+        found[f"kernels {sparsity:.0%}"] = SparseLayer(lib, g, mask, images).calls()
+        if g.height == 1:
+            matrix = (torch.randn(mask.shape) * mask).flatten(1).to_sparse_csr()
+            rows = torch.randn(g.inputs, images * g.width)
+            found[f"torch.sparse {sparsity:.0%}"] = {"forward": partial(torch.matmul, matrix, rows)}
+        peer = sparseprop(g, mask, images)
+        if peer:
+            found[f"sparseprop {sparsity:.0%}"] = peer
+    return found
+
+
+def sparseprop(g: Geometry, mask: torch.Tensor, images: int) -> Calls | None:
+    """The peer, if it is installed and takes the layer: IST-DASLab/sparseprop, forward and both gradients."""
+    try:
+        modules: Any = importlib.import_module("sparseprop.modules")
+    except ImportError:
+        return None
+    conv = torch.nn.Conv2d(g.inputs, g.outputs, g.kernel, g.stride, g.pad, bias=False)
+    with torch.no_grad():
+        conv.weight.mul_(mask)
+    layer = modules.SparseConv2d.from_dense(conv, vectorizing_over_on=False)
+    x = torch.randn(images, g.inputs, g.height, g.width, requires_grad=True)
+    y = layer(x)
+    gradient = torch.randn_like(y)
+    return {
+        "forward": lambda: layer(x),
+        "backward": lambda: torch.autograd.grad(layer(x), [x, *layer.parameters()], gradient),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--bf16", action="store_true", help="dense bf16 too: slow on CPUs without it")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
+    print("\n".join(doctor()))
+    record: dict[str, Any] = {"cpu": doctor()[0], "torch": torch.__version__, "threads": arguments.threads}
+    record |= {"clock": arguments.clock, "batch": arguments.batch, "layers": {}}
+    for name, (g, share) in LAYERS.items():
+        everyone = contestants(g, round(arguments.batch * share), arguments.bf16)
+        rows: dict[str, dict[str, float]] = {}
+        for what in ("forward", "input_gradient", "weight_gradient", "backward"):
+            calls = {who: calls[what] for who, calls in everyone.items() if what in calls}
+            took = best(calls, arguments.rounds, clock)
+            rows[what] = {who: took["dense"] / t for who, t in took.items()}
+            rows[what]["dense milliseconds"] = took["dense"] * 1e3
+        record["layers"][name] = rows
+        print(f"\n{name}")
+        for what, row in rows.items():
+            print(f"  {what:16}" + "  ".join(f"{who} {value:.1f}" for who, value in row.items() if who != "dense"))
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+        shown = {f"{name}, 95%": rows["forward"]["kernels 95%"] for name, rows in record["layers"].items()}
+        chart = bars("forward of one layer at 95 % sparsity: speed against dense", shown)
+        arguments.out.with_suffix(".svg").write_text(chart)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""accelerate(model, sparse, example): the same model, with its sparse layers on the sparse kernels."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import library
+from .choose import kept_buffers
+from .graph import trace
+from .layers import Layers, Masks
+from .rewrite import Rewritten, rewrite
+
+
+def accelerate(model: nn.Module, sparse: Masks | None = None, example: Tensor | None = None) -> nn.Module:
+    """Run the sparse layers of `model`, and what lies between them, on the sparse CPU kernels.
+
+    Parameters, buffers, `state_dict`, optimizers and masks stay what they are; only `model.forward` is replaced.
+    `sparse` holds the masks (`zosam.sparse.Sparsity`); `example` is one batch as in training, on which the faster
+    way is measured, layer by layer. What the kernels do not understand runs as before, and where they would not
+    be faster nothing changes. `restore(model)` takes it back.
+    """
+    restore(model)
+    lib = library.load()
+    if lib is None:
+        return model
+    if example is None:
+        raise ValueError("accelerate needs an example: one batch of inputs as they come in training")
+    if not isinstance(example, Tensor):
+        raise TypeError(f"the example must be a tensor, not {type(example).__name__}")
+    layers = Layers(lib, model, sparse)
+    if not layers.any_sparse():
+        warnings.warn("accelerate found no masks for this model: it runs dense", RuntimeWarning, stacklevel=2)
+        return model
+    for module, inputs in _entry_points(model, example):
+        if any(layers.mask(part) is not None for part in module.modules()):
+            dispatcher = Dispatcher(module, layers, inputs)
+            if dispatcher.version() is not None:
+                module.forward = dispatcher
+    return model
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Give an accelerated model its own forward back."""
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, Dispatcher):
+            module.__dict__.pop("forward")
+            if forward.own is not None:
+                module.__dict__["forward"] = forward.own
+    return model
+
+
+def report(model: nn.Module) -> str:
+    """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
+    lines = []
+    for name, module in model.named_modules():
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, Dispatcher):
+            for version in forward.versions.values():
+                lines += [f"{name or 'model'}: {line}" for line in (version.describe() if version else ["as before"])]
+    return "\n".join(dict.fromkeys(lines)) or "not accelerated"
+
+
+def _entry_points(model: nn.Module, example: Tensor) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+    """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
+    if trace(model) is not None:
+        return [(model, (example,))]
+    seen: dict[nn.Module, tuple[Any, ...]] = {}
+    hooks = [m.register_forward_pre_hook(lambda m, args: seen.setdefault(m, args) and None) for m in model.modules()]
+    try:
+        with torch.no_grad(), kept_buffers(model), torch.random.fork_rng(devices=[]):
+            model(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    def parts(module: nn.Module) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+        found = []
+        for child in module.children():
+            inputs = seen.get(child)
+            if inputs is not None and all(isinstance(x, Tensor) for x in inputs) and trace(child) is not None:
+                found.append((child, inputs))
+            else:
+                found += parts(child)
+        return found
+
+    return parts(model)
+
+
+class Dispatcher:
+    """Stands in for a module's forward: the rewritten graph where it holds, the module's own code elsewhere."""
+
+    def __init__(self, module: nn.Module, layers: Layers, example: tuple[Any, ...]) -> None:
+        self.module, self.layers = module, layers
+        self.example = tuple((x.shape, x.dtype) for x in example)
+        self.own: Callable[..., Any] | None = module.__dict__.get("forward")
+        self.inner = [m for m in module.modules() if m is not module]
+        self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
+        self.steered = [m for m in module.modules() if not m.__module__.startswith("torch.nn")]
+        self.versions: dict[tuple[bool, ...], Rewritten | None] = {}
+
+    def version(self) -> Rewritten | None:
+        """The rewritten graph for the present training flags: a module's own code may depend on them."""
+        key = tuple(m.training for m in self.steered)
+        if key not in self.versions:
+            self.versions[key] = rewrite(self.module, self.layers, self.example)
+        return self.versions[key]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._plain(args):
+            return self.original(*args, **kwargs)
+        version = self.version()
+        return self.original(*args, **kwargs) if version is None else version.graph(*args, **kwargs)
+
+    def original(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward."""
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _plain(self, args: tuple[Any, ...]) -> bool:
+        """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
+        if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+            return True
+        if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in args):
+            return True
+        if any(parent._modules != parts for parent, parts in self.structure):
+            return True  # a layer was replaced after the model was accelerated
+        return any(
+            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in self.inner
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copied model has its own parameters: it runs its own code until it is accelerated itself."""
+        return _bind(type(self.module).forward, memo.get(id(self.module), self.module))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _bind, (type(self.module).forward, self.module)
+
+
+def _bind(function: Callable[..., Any], module: nn.Module) -> Any:
+    """A method that pickle can make: a loaded model runs its own code, as a copied one does."""
+    return types.MethodType(function, module)

@@ -1,0 +1,134 @@
+"""A program bound to memory: every buffer has an address, every operation its C structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import adjoint as back
+from . import library
+from .layers import Layers
+from .library import Library
+from .memory import backward_traffic, forward_traffic, place
+from .plan import Buffer, Forward, NormStep, View
+
+VECTORS = ("mean", "rstd", "scale", "shift", "gamma_gradient", "beta_gradient", "gz", "gb")
+
+
+@dataclass
+class Run:
+    """What one run of a program reads and leaves."""
+
+    parameters: dict[tuple[nn.Module, str], Tensor]
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    gradients: dict[tuple[nn.Module, str], Tensor] = field(default_factory=dict)
+    output_gradients: list[Tensor | None] = field(default_factory=list)
+    input_gradients: dict[int, Tensor] = field(default_factory=dict)
+    dense_gradient: bool = False
+    threads: int = field(default_factory=torch.get_num_threads)
+
+    def parameter(self, module: nn.Module, name: str) -> Tensor | None:
+        """What stands for a parameter in this run; fixed layers bring their own."""
+        own: Tensor | None = getattr(module, name)
+        return self.parameters.get((module, name), own)
+
+    def weight(self, module: nn.Module) -> Tensor:
+        weight = self.parameter(module, "weight")
+        assert weight is not None
+        return weight
+
+
+class Memory:
+    """The arena of one program and the addresses in it; leased to one run at a time."""
+
+    def __init__(
+        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[back.BackOp] | None
+    ) -> None:
+        self.lib, self.layers, self.images = lib, layers, images
+        self.blocks = -(-images // lib.lanes)
+        offsets, total = place([forward_traffic(op) for op in forward.ops], self.size, keep=adjoint is not None)
+        if adjoint is not None:
+            more, extra = place([backward_traffic(op) for op in adjoint], self.size, keep=False)
+            offsets |= {b: total + offset for b, offset in more.items()}
+            total += extra
+        self.arena = torch.empty(total + 16)
+        self.base = (-self.arena.data_ptr() // 4) % 16
+        self.offset = offsets
+        self.norms: dict[NormStep, Any] = {}
+        self.vectors: dict[NormStep, Tensor] = {}
+        for op in forward.ops:
+            if isinstance(op, NormStep):
+                self.vectors[op] = torch.empty(len(VECTORS), op.buffer.channels)
+                self.norms[op] = library.Norm(
+                    images=images,
+                    channels=op.buffer.channels,
+                    area=op.buffer.height * op.buffer.width,
+                    **{name: self.vector(op, name) for name in VECTORS},
+                )
+
+    def size(self, buffer: Buffer) -> int:
+        """Floats that a buffer takes."""
+        inner = 3 * self.lib.lanes if buffer.sums else self.layers.plane(buffer.height, buffer.width)
+        return -(-self.blocks * buffer.channels * inner // 16) * 16
+
+    def at(self, buffer: Buffer | None) -> int | None:
+        """The address of a buffer."""
+        return None if buffer is None else self.arena.data_ptr() + 4 * (self.base + self.offset[buffer])
+
+    def sums(self, buffer: Buffer) -> Tensor:
+        """Statistics as [blocks, channels, 3, lanes]."""
+        shape = (self.blocks, buffer.channels, 3, self.lib.lanes)
+        start = self.base + self.offset[buffer]
+        return self.arena[start : start + shape[0] * shape[1] * 3 * shape[3]].view(shape)
+
+    def vector(self, norm: NormStep, name: str) -> int:
+        """The address of one of the per-channel vectors of a norm."""
+        return self.vectors[norm][VECTORS.index(name)].data_ptr()
+
+    def source(self, view: View, out: Buffer | None = None) -> tuple[Any, Tensor | None]:
+        """A view as a C Source; for two normalised terms also the vector that must hold the sum of their shifts."""
+        first, joint = view.terms[0], None
+        s = library.Source(relu=int(view.relu), out=self.at(out), x=self.at(first.buffer))
+        if first.norm is not None:
+            s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
+        if len(view.terms) == 2:
+            second = view.terms[1]
+            s.y = self.at(second.buffer)
+            if second.norm is not None:
+                s.ys, s.yc = self.vector(second.norm, "scale"), self.vector(second.norm, "mean")
+                joint = torch.empty(second.buffer.channels)
+                s.xb = joint.data_ptr()
+        return s, joint
+
+    def join(self, view: View, joint: Tensor | None) -> None:
+        """Sum the shifts of a view's terms into `joint`, once its norms are known."""
+        if joint is not None:
+            shifts = [self.vectors[term.norm][3] for term in view.terms if term.norm is not None]
+            torch.sum(torch.stack(shifts), 0, out=joint)
+
+    def gradient(self, parts: list[back.Part], out: Buffer | None = None) -> Any:
+        """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""
+        s = library.Source(out=self.at(out), x=self.at(parts[0].buffer))
+        norm, free = parts[0].norm, ["y", "z"]
+        if norm is not None:
+            s.xs, s.xb = self.vector(norm, "scale"), self.vector(norm, "gb")
+            s.y, s.ys, s.yc = self.at(norm.buffer), self.vector(norm, "gz"), self.vector(norm, "mean")
+            free = ["z"]
+        for name, part in zip(free, parts[1:], strict=False):
+            setattr(s, name, self.at(part.buffer))
+        return s
+
+    def sink(self, sink: back.GradientSink) -> Any:
+        """A gradient's sink as a C Sink."""
+        k = library.Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
+        if sink.gate is not None:
+            k.gate = self.at(sink.gate.buffer)
+            if sink.gate.norm is not None:
+                k.gs, k.gc, k.gb = (self.vector(sink.gate.norm, name) for name in ("scale", "mean", "shift"))
+        if sink.norm is not None:
+            k.with_, k.center = self.at(sink.norm.buffer), self.vector(sink.norm, "mean")
+        return k

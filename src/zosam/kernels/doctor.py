@@ -1,0 +1,24 @@
+"""What will run here: which build of the kernels, where it comes from, and what is missing otherwise."""
+
+from __future__ import annotations
+
+import torch
+
+from . import build, library
+from .choose import cpu_name
+
+
+def doctor() -> list[str]:
+    """One line per finding, for people."""
+    lib = library.load()
+    lines = [f"CPU: {cpu_name()}; builds it can run: {', '.join(build.variants())}"]
+    if lib is not None:
+        lines.append(f"kernels: {lib.variant}, {lib.lanes} images per vector, {lib.origin}: {lib.path}")
+    elif library.disabled():
+        lines.append("kernels: switched off by ZOSAM_DENSE, so everything runs dense")
+    else:
+        lines.append(f"kernels: none, so everything runs dense: {build.find_library()[1]}")
+    lines.append(f"compiler: {build.compiler() or 'none found (set CC, or install gcc or clang)'}")
+    lines.append(f"cache: {build.cache_folder()}")
+    lines.append(f"threads: {torch.get_num_threads()} (torch.set_num_threads changes it for the kernels too)")
+    return lines

@@ -1,0 +1,127 @@
+"""The index of a sparse layer: which weights are active, and where each finds its input in a band.
+
+Forward: for output channel o, every active (i, ky, kx) reads the padded input band at a fixed offset.
+Input gradient: for input channel i, every active (o, ky, kx) reads the padded band of the output gradient;
+with stride 2 the input pixels fall into four parities that see different weights, so there are four indices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .library import Index, Shape
+
+Ints = NDArray[np.int64]
+BAND_BYTES = 320 * 1024  # a band stays in the second-level cache while its tiles are computed
+L1_BYTES = 25 * 1024  # what a tile reads of one group of channels
+WORTH = 8  # active weights per row and group that pay for keeping partial sums
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The shape of one convolution on one input size; a linear layer is a 1 x 1 convolution."""
+
+    inputs: int
+    outputs: int
+    height: int
+    width: int
+    kernel: int = 1
+    stride: int = 1
+    pad: int = 0
+
+    @property
+    def out_height(self) -> int:
+        return (self.height + 2 * self.pad - self.kernel) // self.stride + 1
+
+    @property
+    def out_width(self) -> int:
+        return (self.width + 2 * self.pad - self.kernel) // self.stride + 1
+
+    @property
+    def reads_every_row(self) -> bool:
+        """Whether the forward walks over the whole input, so that it can store it on the way."""
+        return (self.out_height - 1) * self.stride + self.kernel - self.pad >= self.height
+
+
+def plane(height: int, width: int, lanes: int) -> int:
+    """Floats between channels: one cache line more than needed, so that channels spread over cache sets."""
+    return height * width * lanes + 16
+
+
+def shape_of(g: Geometry, lanes: int, band_bytes: int = BAND_BYTES) -> ctypes.Structure:
+    """The C view of a geometry: band height chosen so that a band fits the cache."""
+    top = -(-(g.kernel - 1 - g.pad) // g.stride)
+    bottom = (g.stride - 1 + g.pad) // g.stride
+    across = max(-(-g.width // g.stride), g.out_width)
+    row_bytes = max(g.inputs * (g.width + 2 * g.pad) * g.stride, g.outputs * (across + top + bottom)) * lanes * 4
+    down = max(-(-g.height // g.stride), g.out_height)
+    rows = max(2, min(down, band_bytes // row_bytes // 2 * 2))
+    in_band = ((rows - 1) * g.stride + g.kernel) * (g.width + 2 * g.pad) + 1
+    out_band = (rows + top + bottom) * (across + top + bottom) + 1
+    shape: ctypes.Structure = Shape(
+        0, g.inputs, g.outputs, g.height, g.width, g.kernel, g.stride, g.pad, g.out_height, g.out_width,
+        plane(g.height, g.width, lanes), plane(g.out_height, g.out_width, lanes), rows,
+        in_band * lanes, out_band * lanes, top, bottom, 0,
+    )  # fmt: skip
+    return shape
+
+
+class LayerIndex:
+    """Forward and transposed index of one mask; it keeps the arrays that the C structures point to."""
+
+    def __init__(self, g: Geometry, mask: Tensor, strides: tuple[int, ...], lanes: int) -> None:
+        self.shape = shape_of(g, lanes)
+        weights = mask.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
+        strides = (*strides, 1, 1)[:4]
+        o, i, y, x = (a.numpy() for a in weights.cpu().nonzero(as_tuple=True))
+        pick = o * strides[0] + i * strides[1] + y * strides[2] + x * strides[3]
+        self.active = self.shape.active = len(o)
+        s, top = self.shape, self.shape.top
+        band_width = g.width + 2 * g.pad
+        self._owned: list[object] = []
+        patch = (g.kernel - 1 + 2 * g.stride) * (g.kernel - 1 + 4 * g.stride) * lanes * 4
+        offset = i * s.in_band + (y * band_width + x) * lanes
+        self.forward, _ = self._index(i, o, (g.inputs, g.outputs), patch, offset, pick)
+        across = max(-(-g.width // g.stride), g.out_width) + top + s.bottom
+        transposed = []
+        for parity in range(g.stride**2):
+            py, px = divmod(parity, g.stride)
+            mine = np.flatnonzero(((py + g.pad - y) % g.stride == 0) & ((px + g.pad - x) % g.stride == 0))
+            down = (py + g.pad - y[mine]) // g.stride + top
+            right = (px + g.pad - x[mine]) // g.stride + top
+            offset = o[mine] * s.out_band + (down * across + right) * lanes
+            reach = -(-(g.kernel - 1) // g.stride)
+            patch = (reach + 2) * (reach + 4) * lanes * 4
+            sizes = (g.outputs, g.inputs)
+            transposed.append(self._index(o[mine], i[mine], sizes, patch, offset, pick[mine]))
+        self.transposed = (Index * len(transposed))(*(index for index, _ in transposed))
+        self.counts = (ctypes.c_int64 * len(transposed))(*(count for _, count in transposed))
+        self._owned += [self.transposed, self.counts]
+
+    def _index(
+        self, source: Ints, row: Ints, sizes: tuple[int, int], patch: int, offset: Ints, pick: Ints
+    ) -> tuple[ctypes.Structure, int]:
+        """A C index with its entries sorted by group of source channels, then row, then source channel.
+
+        `patch` is what a tile reads of one source channel, in bytes.
+        """
+        if len(offset) and int(max(offset.max(), pick.max())) > np.iinfo(np.int32).max:
+            raise OverflowError("layer too large for 32-bit offsets")
+        sources, rows = sizes
+        groups = max(1, min(round(sources * patch / L1_BYTES), len(offset) // (WORTH * rows)))
+        width = -(-sources // groups)
+        groups = -(-sources // width)
+        place = source // width * rows + row
+        order = np.lexsort((offset, place))
+        starts = np.concatenate([[0], np.bincount(place, minlength=groups * rows).cumsum()])
+        arrays = [torch.from_numpy(starts.astype(np.int32))]
+        arrays += [torch.from_numpy(np.append(a[order], 0).astype(np.int32)) for a in (offset, pick)]
+        arrays.append(torch.zeros(len(offset) + 1))
+        self._owned += arrays
+        return Index(*(a.data_ptr() for a in arrays), groups), len(offset)

@@ -1,0 +1,811 @@
+/* Sparse convolution on blocked activations, with the element-wise work around it fused in.
+ *
+ * Layout.  An activation is [blocks][channels][plane], where a plane holds H * W vectors of LANES
+ * images, followed by a little padding that keeps channels off the same cache sets.  LANES images lie
+ * innermost, so ONE weight is one broadcast and one multiply-add for LANES images, at any position,
+ * stride and kernel size: no gather, no scatter, nothing to pack.
+ *
+ * Walk.  A row tile of output vectors stays in registers while the active weights of one output channel
+ * are walked.  The index holds, per active weight, its offset in a padded copy ("band") of the input.
+ * The same walk over the transposed index gives the input gradient; the weight gradient is a dot product
+ * per active weight.
+ *
+ * Fusion.  A Source says what is read: relu(xs * (x - xc) + xb + ys * (y - yc) + z), so that batch norm,
+ * residual and ReLU of the layer before happen while the band is filled.  A Sink says what is done with a result before it
+ * is stored: add a tensor, close the gate of a ReLU, sum what batch norm needs.
+ *
+ * Threads take contiguous ranges of blocks, so results depend on the number of threads only.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define VARIANT "x86-64-v4"
+#elif defined(__AVX2__)
+#define LANES 8
+#define VARIANT "x86-64-v3"
+#else
+#define LANES 4
+#define VARIANT "portable"
+#endif
+
+typedef float V __attribute__((vector_size(LANES * 4)));
+typedef int32_t M __attribute__((vector_size(LANES * 4)));
+
+#define ALWAYS static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define EXPORT __attribute__((visibility("default")))
+
+ALWAYS V load(const float *p) { return *(const V *)p; }
+ALWAYS void store(float *p, V v) { *(V *)p = v; }
+ALWAYS V splat(float f) { return f - (V){}; }
+/* Written with comparisons that are false for NaN, so that NaN passes as it does in torch. */
+ALWAYS V relu(V v) { return (V)((M)v & ~(v < 0.0f)); }
+ALWAYS V where_positive(V v, V gate) { return (V)((M)v & ~(gate <= 0.0f)); }
+
+ALWAYS float or_one(const float *p, int64_t c) { return p ? p[c] : 1.0f; }
+ALWAYS float or_zero(const float *p, int64_t c) { return p ? p[c] : 0.0f; }
+
+/* ---- structures shared with Python (indices.py) -------------------------------------------------- */
+
+typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + z); vectors per channel, NULL for 1 or 0 */
+    const float *x, *xs, *xc, *xb, *y, *ys, *yc, *z;
+    float *out; /* also stored here, if not NULL */
+    int64_t relu;
+} Source;
+
+typedef struct { /* out = gate(v + bias + add), with two sums per channel */
+    float *out;
+    const float *bias, *add;
+    const float *gate, *gs, *gc, *gb; /* zero where gs * (gate - gc) + gb <= 0 */
+    const float *with, *center;       /* sums v and v * (with - center); if NULL, v and v * v (shifted) */
+    float *stats;                     /* [blocks][channels][3][LANES]: shift, first sum, second sum */
+} Sink;
+
+typedef struct { /* active weights by group and row: offsets into a band, and where the value lies in the weight */
+    const int32_t *start, *offset, *pick;
+    float *value;
+    int64_t groups; /* groups of source channels: a tile reads one group at a time, which fits the L1 cache */
+} Index;
+
+typedef struct {
+    int64_t images, inputs, outputs, height, width, kernel, stride, pad, out_height, out_width;
+    int64_t in_plane, out_plane;     /* floats between channels of the input and of the output */
+    int64_t rows;                    /* output rows per band */
+    int64_t in_band, out_band;       /* floats between channels of a band of the input / output gradient */
+    int64_t top, bottom;             /* zero rows and columns around a band of the output gradient */
+    int64_t active;                  /* number of active weights */
+} Shape;
+
+EXPORT int64_t zk_lanes(void) { return LANES; }
+EXPORT const char *zk_variant(void) { return VARIANT; }
+
+/* ---- threads: parts of a job run on a pool; each part is the same work whoever runs it ------------- */
+
+#define MAX_PARTS 64
+#define SPIN 4000
+typedef void (*Work)(void *job, int part, int parts);
+
+static struct {
+    pthread_mutex_t lock, busy;
+    pthread_cond_t wake, done;
+    int workers, pending, parts;
+    uint64_t round;
+    Work work;
+    void *job;
+} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
+          PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, NULL, NULL};
+
+static uint64_t hired_at[MAX_PARTS]; /* a new worker must not mistake the last round for a new one */
+
+static void *worker(void *argument) {
+    int part = (int)(intptr_t)argument;
+    uint64_t seen = hired_at[part];
+    for (;;) {
+        for (int i = 0; i < SPIN && __atomic_load_n(&pool.round, __ATOMIC_ACQUIRE) == seen; i++) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+        pthread_mutex_lock(&pool.lock);
+        while (pool.round == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+        seen = pool.round;
+        Work work = pool.work;
+        void *job = pool.job;
+        int parts = pool.parts;
+        pthread_mutex_unlock(&pool.lock);
+        if (part >= parts) continue;
+        work(job, part, parts);
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.pending == 0) pthread_cond_signal(&pool.done);
+        pthread_mutex_unlock(&pool.lock);
+    }
+    return NULL;
+}
+
+static void forget_workers(void) { /* a forked child has none of the parent's threads */
+    pool.workers = 0;
+    pool.round = 0;
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_mutex_init(&pool.busy, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    pthread_cond_init(&pool.done, NULL);
+}
+
+static void hire(int parts) {
+    static int registered = 0;
+    if (!registered) {
+        registered = 1;
+        pthread_atfork(NULL, NULL, forget_workers);
+    }
+    while (pool.workers < parts - 1) {
+        hired_at[pool.workers + 1] = pool.round;
+        pthread_t thread;
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        int failed = pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(pool.workers + 1));
+        pthread_attr_destroy(&attributes);
+        if (failed) return;
+        pool.workers++;
+    }
+}
+
+static void run(Work work, void *job, int parts) {
+    if (parts > 1) hire(parts);
+    if (parts <= 1 || pool.workers < parts - 1) {
+        for (int part = 0; part < parts; part++) work(job, part, parts);
+        return;
+    }
+    pthread_mutex_lock(&pool.lock);
+    pool.work = work;
+    pool.job = job;
+    pool.parts = parts;
+    pool.pending = parts - 1;
+    __atomic_store_n(&pool.round, pool.round + 1, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+    work(job, 0, parts);
+    for (int i = 0; i < SPIN && __atomic_load_n(&pool.pending, __ATOMIC_ACQUIRE); i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    pthread_mutex_lock(&pool.lock);
+    while (pool.pending) pthread_cond_wait(&pool.done, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Scratch memory of each part, kept between calls.  Calls are serialised by pool.busy. */
+enum { BAND, GRADIENT_BAND, SUMS, PARTIAL, SLOTS };
+static struct { float *data; size_t size; } scratch[MAX_PARTS][SLOTS];
+
+static int reserve(int parts, int slot, size_t floats) {
+    for (int part = 0; part < parts; part++) {
+        if (scratch[part][slot].size >= floats) continue;
+        free(scratch[part][slot].data);
+        scratch[part][slot].data = NULL;
+        scratch[part][slot].size = 0;
+        void *data = NULL;
+        if (posix_memalign(&data, 4096, floats * sizeof(float) + 4096)) return -1;
+        scratch[part][slot].data = data;
+        scratch[part][slot].size = floats;
+    }
+    return 0;
+}
+
+static int parts_for(int64_t blocks, int64_t threads) {
+    int64_t parts = threads < blocks ? threads : blocks;
+    return parts < 1 ? 1 : parts > MAX_PARTS ? MAX_PARTS : (int)parts;
+}
+
+/* The blocks of one part, first to last or last to first: what was written last is read first. */
+#define EACH_BLOCK(n, blocks, part, parts, backwards)                                                     \
+    for (int64_t from_ = (blocks) * (part) / (parts), to_ = (blocks) * ((part) + 1) / (parts), i_ = from_, \
+                 n = (backwards) ? to_ - 1 : from_;                                                        \
+         i_ < to_; i_++, n += (backwards) ? -1 : 1)
+
+/* All ones in the lanes that hold an image; a batch rarely fills the last block. */
+ALWAYS M real_lanes(int64_t images, int64_t block) {
+    M mask;
+    for (int lane = 0; lane < LANES; lane++) mask[lane] = block * LANES + lane < images ? -1 : 0;
+    return mask;
+}
+
+/* ---- filling a band from a Source ------------------------------------------------------------------ */
+
+enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8 };
+
+static int source_flags(const Source *s) {
+    return (s->y ? WITH_Y : 0) | (s->z ? WITH_Z : 0) | (s->relu ? WITH_RELU : 0) | (s->out ? WITH_OUT : 0);
+}
+
+/* `count` vectors at offset `at` of channel c, into `band`. */
+ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, int64_t count, M lanes, float *band) {
+    V xs = splat(or_one(s->xs, c)), xc = splat(or_zero(s->xc, c)), xb = splat(or_zero(s->xb, c));
+    V ys = splat(or_one(s->ys, c)), yc = splat(or_zero(s->yc, c));
+    const float *x = s->x + at, *y = s->y + at, *z = s->z + at;
+    float *out = s->out + at;
+    for (int64_t i = 0; i < count * LANES; i += LANES) {
+        V v = (load(x + i) - xc) * xs + xb;
+        if (flags & WITH_Y) v += (load(y + i) - yc) * ys;
+        if (flags & WITH_Z) v += load(z + i);
+        if (flags & WITH_RELU) v = relu(v);
+        v = (V)((M)v & lanes);
+        store(band + i, v);
+        if (flags & WITH_OUT) store(out + i, v);
+    }
+}
+
+/* Fills rows [keep, rows) of a band whose row 0 is input row `row0`; rows before `keep` were moved up. */
+ALWAYS void fill_with(const int flags, const Source *s, int64_t base, int64_t plane, int64_t channels, int64_t height,
+                      int64_t width, int64_t row0, int64_t keep, int64_t rows, int64_t roll, int64_t left,
+                      int64_t band_width, int64_t band_plane, M lanes, float *band) {
+    int64_t row = band_width * LANES, right = band_width - left - width;
+    for (int64_t c = 0; c < channels; c++) {
+        float *to = band + c * band_plane;
+        if (keep) memmove(to, to + roll * row, (size_t)(keep * row) * sizeof(float));
+        for (int64_t r = keep; r < rows; r++) {
+            int64_t h = row0 + r;
+            float *line = to + r * row;
+            if (h < 0 || h >= height) {
+                memset(line, 0, (size_t)row * sizeof(float));
+                continue;
+            }
+            for (int64_t i = 0; i < left; i++) store(line + i * LANES, (V){});
+            for (int64_t i = 0; i < right; i++) store(line + (left + width + i) * LANES, (V){});
+            read_run(flags, s, c, base + c * plane + h * width * LANES, width, lanes, line + left * LANES);
+        }
+    }
+}
+
+#define SIXTEEN(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) \
+    CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(15)
+
+static void fill(const Source *s, int64_t base, int64_t plane, int64_t channels, int64_t height, int64_t width,
+                 int64_t row0, int64_t keep, int64_t rows, int64_t roll, int64_t left, int64_t band_width,
+                 int64_t band_plane, M lanes, float *band) {
+#define CASE(f)                                                                                             \
+    case f:                                                                                                 \
+        fill_with(f, s, base, plane, channels, height, width, row0, keep, rows, roll, left, band_width, band_plane, \
+                  lanes, band);                                                                             \
+        break;
+    switch (source_flags(s)) { SIXTEEN(CASE) }
+#undef CASE
+}
+
+/* ---- register tiles -------------------------------------------------------------------------------- */
+
+/* One tile of TR x TC output vectors, for every channel: walk the active weights, then the Sink. */
+ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO, const float *band, int64_t band_row,
+                         const Index *a, const Sink *k, float *stats, float *partial, int64_t at, int64_t plane,
+                         int64_t row, int64_t channels, int first) {
+#define AT (at + (q / TC) * row + (q % TC) * SO * LANES)
+    const int32_t *start = a->start;
+    for (int64_t group = 1; group < a->groups; group++, start += channels) { /* all but the last: partial sums */
+        for (int64_t c = 0; c < channels; c++) {
+            V acc[16];
+            float *sum = partial + c * TR * TC * LANES;
+            int32_t i = start[c], end = start[c + 1];
+            if (i == end && group > 1) continue;
+            V bias = splat(or_zero(k->bias, c));
+            UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = group == 1 ? bias : load(sum + q * LANES);
+            for (; i < end; i++) {
+                const float *p = band + a->offset[i];
+                V w = splat(a->value[i]);
+                UNROLL for (int q = 0; q < TR * TC; q++) {
+                    acc[q] += w * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
+                }
+            }
+            UNROLL for (int q = 0; q < TR * TC; q++) store(sum + q * LANES, acc[q]);
+        }
+    }
+    for (int64_t c = 0; c < channels; c++, at += plane) {
+        V acc[16], s0, s1;
+        V bias = splat(or_zero(k->bias, c));
+        const float *sum = partial + c * TR * TC * LANES;
+        UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = a->groups == 1 ? bias : load(sum + q * LANES);
+        for (int32_t i = start[c], end = start[c + 1]; i < end; i++) {
+            const float *p = band + a->offset[i];
+            V w = splat(a->value[i]);
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                acc[q] += w * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
+            }
+        }
+        if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
+        if (k->gate) {
+            V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                acc[q] = where_positive(acc[q], (load(k->gate + AT) - gc) * gs + gb);
+            }
+        }
+        UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
+        if (!stats) continue;
+        float *moments = stats + c * 3 * LANES;
+        s0 = first ? (V){} : load(moments + LANES);
+        s1 = first ? (V){} : load(moments + 2 * LANES);
+        if (k->with) {
+            V center = splat(k->center[c]);
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                s0 += acc[q];
+                s1 += acc[q] * (load(k->with + AT) - center);
+            }
+        } else {
+            V shift = first ? acc[0] : load(moments);
+            if (first) store(moments, shift);
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                V d = acc[q] - shift;
+                s0 += d;
+                s1 += d * d;
+            }
+        }
+        store(moments + LANES, s0);
+        store(moments + 2 * LANES, s1);
+    }
+#undef AT
+}
+
+/* One tile of the output gradient against the band: a dot product per active weight. */
+ALWAYS void weight_tile(const int TR, const int TC, const int SI, const float *band, int64_t band_row, const Index *a,
+                        const float *gradient, int64_t gradient_plane, int64_t gradient_row, int64_t channels,
+                        float *sums) {
+    for (int64_t row = 0; row < channels * a->groups; row++) {
+        int32_t i = a->start[row], end = a->start[row + 1];
+        if (i == end) continue;
+        V g[16];
+        const float *from = gradient + row % channels * gradient_plane;
+        UNROLL for (int q = 0; q < TR * TC; q++) g[q] = load(from + (q / TC) * gradient_row + (q % TC) * LANES);
+        for (; i < end; i++) {
+            const float *p = band + a->offset[i];
+            V even = load(sums + (int64_t)i * LANES), odd = {};
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                V term = g[q] * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
+                if (q % 2) odd += term;
+                else even += term;
+            }
+            store(sums + (int64_t)i * LANES, even + odd);
+        }
+    }
+}
+
+/* Tiles by shape: four columns wide where possible, then two, then one, the narrow ones taller. */
+#define TILES(X) X(0, 2, 4) X(1, 1, 4) X(2, 4, 2) X(3, 1, 2) X(4, 8, 1) X(5, 1, 1)
+static const int tile_rows[] = {2, 1, 4, 1, 8, 1};
+#define TILE_VECTORS 8
+
+typedef void (*ProductTile)(const float *, int64_t, const Index *, const Sink *, float *, float *, int64_t, int64_t,
+                            int64_t, int64_t, int);
+typedef void (*WeightTile)(const float *, int64_t, const Index *, const float *, int64_t, int64_t, int64_t, float *);
+
+#define PRODUCT(TR, TC, SI, SO)                                                                              \
+    static void product_##TR##TC##SI##SO(const float *b, int64_t br, const Index *a, const Sink *k, float *s, \
+                                         float *sums, int64_t at, int64_t plane, int64_t row, int64_t n,      \
+                                         int first) {                                                         \
+        product_tile(TR, TC, SI, SO, b, br, a, k, s, sums, at, plane, row, n, first);                         \
+    }
+#define WEIGHT(TR, TC, SI)                                                                                    \
+    static void weight_##TR##TC##SI(const float *b, int64_t br, const Index *a, const float *g, int64_t gp,   \
+                                    int64_t gr, int64_t n, float *s) {                                        \
+        weight_tile(TR, TC, SI, b, br, a, g, gp, gr, n, s);                                                   \
+    }
+#define MAKE(i, TR, TC) PRODUCT(TR, TC, 1, 1) PRODUCT(TR, TC, 2, 1) PRODUCT(TR, TC, 1, 2) WEIGHT(TR, TC, 1) WEIGHT(TR, TC, 2)
+TILES(MAKE)
+#define ROW11(i, TR, TC) product_##TR##TC##11,
+#define ROW21(i, TR, TC) product_##TR##TC##21,
+#define ROW12(i, TR, TC) product_##TR##TC##12,
+#define ROW1(i, TR, TC) weight_##TR##TC##1,
+#define ROW2(i, TR, TC) weight_##TR##TC##2,
+static const ProductTile products[3][6] = {{TILES(ROW11)}, {TILES(ROW21)}, {TILES(ROW12)}};
+static const WeightTile weights[2][6] = {{TILES(ROW1)}, {TILES(ROW2)}};
+
+/* Cuts rows x columns into tiles and runs BODY with (r, x, tile). */
+#define EACH_TILE(rows, columns, BODY)                                                        \
+    for (int64_t x = 0, wide; x < (columns); x += wide) {                                     \
+        int64_t left_ = (columns) - x;                                                        \
+        int kind = left_ >= 4 ? 0 : left_ >= 2 ? 2 : 4;                                       \
+        wide = kind == 0 ? left_ / 4 * 4 : kind == 2 ? 2 : 1;                                 \
+        int64_t step = kind == 0 ? 4 : wide;                                                  \
+        for (int64_t r = 0; r < (rows);) {                                                    \
+            int tile = (rows) - r >= tile_rows[kind] ? kind : kind + 1;                       \
+            for (int64_t xx = x; xx < x + wide; xx += step) { BODY }                          \
+            r += tile_rows[tile];                                                             \
+        }                                                                                     \
+    }
+
+/* ---- convolution ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    const Shape *shape;
+    const Source *source, *gradient;
+    const Index *index, *transposed;
+    const Sink *sink;
+    int backwards, want_input, want_weight;
+} ConvJob;
+
+static void gather(const Index *index, int64_t count, const float *weight) {
+    for (int64_t i = 0; i < count; i++) index->value[i] = weight[index->pick[i]];
+}
+
+static int64_t block_count(const Shape *s) { return (s->images + LANES - 1) / LANES; }
+
+static void forward_part(void *argument, int part, int parts) {
+    const ConvJob *job = argument;
+    const Shape *s = job->shape;
+    float *band = scratch[part][BAND].data;
+    int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
+    EACH_BLOCK(n, block_count(s), part, parts, job->backwards) {
+        M lanes = real_lanes(s->images, n);
+        float *stats = job->sink->stats ? job->sink->stats + n * s->outputs * 3 * LANES : NULL;
+        int first = 1;
+        for (int64_t y = 0; y < s->out_height; y += s->rows) {
+            int64_t rows = y + s->rows <= s->out_height ? s->rows : s->out_height - y;
+            fill(job->source, n * s->inputs * s->in_plane, s->in_plane, s->inputs, s->height, s->width,
+                 y * s->stride - s->pad, y ? overlap : 0, (rows - 1) * s->stride + s->kernel, s->rows * s->stride,
+                 s->pad, band_width, s->in_band, lanes, band);
+            int64_t base = n * s->outputs * s->out_plane;
+            const ProductTile *table = products[s->stride - 1];
+            EACH_TILE(rows, s->out_width, {
+                table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
+                            job->sink, stats, scratch[part][PARTIAL].data, base + ((y + r) * s->out_width + xx) * LANES, s->out_plane,
+                            s->out_width * LANES, s->outputs, first);
+                first = 0;
+            })
+        }
+    }
+}
+
+EXPORT int zk_conv_forward(const Shape *s, const Source *source, const Index *index, const float *weight,
+                           const Sink *sink, int64_t threads, int64_t backwards) {
+    ConvJob job = {s, source, NULL, index, NULL, sink, (int)backwards, 0, 0};
+    int parts = parts_for(block_count(s), threads);
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(parts, BAND, (size_t)(s->in_band * s->inputs)) ||
+                 reserve(parts, PARTIAL, (size_t)(s->outputs * TILE_VECTORS * LANES));
+    if (!failed) {
+        gather(index, s->active, weight);
+        run(forward_part, &job, parts);
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed;
+}
+
+static void input_gradient(const ConvJob *job, int64_t n, int64_t y, int64_t rows, const float *band,
+                           int64_t band_width, float *stats, float *partial, int *first) {
+    const Shape *s = job->shape;
+    int64_t base = n * s->inputs * s->in_plane, stride = s->stride;
+    for (int64_t py = 0; py < stride; py++) {
+        for (int64_t px = 0; px < stride; px++) { /* input pixels of one parity see the same weights */
+            const Index *index = job->transposed + py * stride + px;
+            int64_t high = (s->height - py + stride - 1) / stride - y, columns = (s->width - px + stride - 1) / stride;
+            if (high > rows) high = rows;
+            const ProductTile *table = products[stride == 1 ? 0 : 2];
+            EACH_TILE(high, columns, {
+                table[tile](band + (r * band_width + xx) * LANES, band_width * LANES, index, job->sink, stats,
+                            partial, base + (((y + r) * stride + py) * s->width + xx * stride + px) * LANES, s->in_plane,
+                            stride * s->width * LANES, s->inputs, *first);
+                *first = 0;
+            })
+        }
+    }
+}
+
+static void backward_part(void *argument, int part, int parts) {
+    const ConvJob *job = argument;
+    const Shape *s = job->shape;
+    float *band = scratch[part][BAND].data, *gradient = scratch[part][GRADIENT_BAND].data;
+    float *sums = scratch[part][SUMS].data;
+    int64_t across = (s->width + s->stride - 1) / s->stride, down = (s->height + s->stride - 1) / s->stride;
+    if (across < s->out_width) across = s->out_width;
+    if (down < s->out_height) down = s->out_height;
+    int64_t gradient_width = across + s->top + s->bottom, border = s->top + s->bottom;
+    int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
+    if (job->want_weight) memset(sums, 0, (size_t)(s->active * LANES) * sizeof(float));
+    EACH_BLOCK(n, block_count(s), part, parts, job->backwards) {
+        M lanes = real_lanes(s->images, n);
+        float *stats = job->sink->stats ? job->sink->stats + n * s->inputs * 3 * LANES : NULL;
+        int first = 1;
+        for (int64_t y = 0; y < down; y += s->rows) {
+            int64_t rows = y + s->rows <= down ? s->rows : down - y;
+            fill(job->gradient, n * s->outputs * s->out_plane, s->out_plane, s->outputs, s->out_height, s->out_width,
+                 y - s->top, y ? border : 0, rows + border, s->rows, s->top, gradient_width, s->out_band, lanes,
+                 gradient);
+            int64_t high = y + rows <= s->out_height ? rows : s->out_height - y;
+            if (job->want_weight && high > 0) {
+                fill(job->source, n * s->inputs * s->in_plane, s->in_plane, s->inputs, s->height, s->width,
+                     y * s->stride - s->pad, y ? overlap : 0, (high - 1) * s->stride + s->kernel,
+                     s->rows * s->stride, s->pad, band_width, s->in_band, lanes, band);
+                const float *inner = gradient + (s->top * gradient_width + s->top) * LANES;
+                const WeightTile *table = weights[s->stride - 1];
+                EACH_TILE(high, s->out_width, {
+                    table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
+                                inner + (r * gradient_width + xx) * LANES, s->out_band, gradient_width * LANES,
+                                s->outputs, sums);
+                })
+            }
+            if (job->want_input) input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[part][PARTIAL].data, &first);
+        }
+    }
+}
+
+/* `transposed` has stride * stride indices, one per parity of the input pixel, with `counts` weights each.
+ * `weight_gradient` has the layout of `weight`; only active positions are written.  Either may be NULL. */
+EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source *source, const Index *index,
+                            const Index *transposed, const int64_t *counts, const float *weight, const Sink *sink,
+                            float *weight_gradient, int64_t threads, int64_t backwards) {
+    ConvJob job = {s, source, gradient, index, transposed, sink, (int)backwards, sink->out != NULL,
+                   weight_gradient != NULL};
+    int parts = parts_for(block_count(s), threads);
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(parts, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
+                 reserve(parts, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
+                 (job.want_weight && (reserve(parts, BAND, (size_t)(s->in_band * s->inputs)) ||
+                                      reserve(parts, SUMS, (size_t)(s->active * LANES + LANES))));
+    if (!failed) {
+        for (int64_t i = 0; job.want_input && i < s->stride * s->stride; i++) gather(transposed + i, counts[i], weight);
+        run(backward_part, &job, parts);
+        for (int64_t i = 0; job.want_weight && i < s->active; i++) {
+            double total = 0;
+            for (int part = 0; part < parts; part++) {
+                V v = load(scratch[part][SUMS].data + i * LANES);
+                for (int lane = 0; lane < LANES; lane++) total += v[lane];
+            }
+            weight_gradient[index->pick[i]] = (float)total;
+        }
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed;
+}
+
+/* ---- element-wise passes, pooling, layout ----------------------------------------------------------- */
+
+typedef struct {
+    int64_t images, channels, area, plane;
+    const Source *source;
+    const Sink *sink;
+    float *pooled;
+    int backwards;
+} PassJob;
+
+ALWAYS V sink_vector(const Sink *k, V v, int64_t at, V gs, V gc, V gb, V center, V shift, V *s0, V *s1) {
+    if (k->add) v += load(k->add + at);
+    if (k->gate) v = where_positive(v, (load(k->gate + at) - gc) * gs + gb);
+    if (k->out) store(k->out + at, v);
+    if (k->stats) {
+        V d = k->with ? v : v - shift;
+        *s0 += d;
+        *s1 += d * (k->with ? load(k->with + at) - center : d);
+    }
+    return v;
+}
+
+static void pass_part(void *argument, int part, int parts) {
+    const PassJob *job = argument;
+    const Sink *k = job->sink;
+    float line[64 * LANES] __attribute__((aligned(64)));
+    int64_t blocks = (job->images + LANES - 1) / LANES;
+    EACH_BLOCK(n, blocks, part, parts, job->backwards) {
+        M lanes = real_lanes(job->images, n);
+        for (int64_t c = 0; c < job->channels; c++) {
+            int64_t base = (n * job->channels + c) * job->plane;
+            V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
+            V center = splat(or_zero(k->center, c)), shift = {}, s0 = {}, s1 = {}, total = {};
+            V share = {};
+            if (!job->source) { /* pooling backwards: every pixel gets an equal share */
+                for (int lane = 0; lane < LANES && n * LANES + lane < job->images; lane++)
+                    share[lane] = job->pooled[(n * LANES + lane) * job->channels + c] / (float)job->area;
+            }
+            for (int64_t i = 0; i < job->area; i += 64) {
+                int64_t count = job->area - i < 64 ? job->area - i : 64;
+                if (job->source) {
+                    switch (source_flags(job->source)) {
+#define CASE(f) case f: read_run(f, job->source, c, base + i * LANES, count, lanes, line); break;
+                        SIXTEEN(CASE)
+#undef CASE
+                    }
+                }
+                for (int64_t j = 0; j < count; j++) {
+                    int64_t at = base + (i + j) * LANES;
+                    V v = job->source ? load(line + j * LANES) : share;
+                    if (i + j == 0) { /* what the sums are shifted by must be what is summed */
+                        shift = v;
+                        if (k->add) shift += load(k->add + at);
+                    }
+                    total += sink_vector(k, v, at, gs, gc, gb, center, shift, &s0, &s1);
+                }
+            }
+            if (k->stats) {
+                float *sum = k->stats + (n * job->channels + c) * 3 * LANES;
+                store(sum, shift);
+                store(sum + LANES, s0);
+                store(sum + 2 * LANES, s1);
+            }
+            if (job->source && job->pooled) {
+                for (int lane = 0; lane < LANES && n * LANES + lane < job->images; lane++)
+                    job->pooled[(n * LANES + lane) * job->channels + c] = total[lane] / (float)job->area;
+            }
+        }
+    }
+}
+
+/* One pass over a tensor: Source, then Sink.  With `pooled` also the mean over each plane, as [images][channels];
+ * without a Source `pooled` is the gradient of those means and is spread over the planes. */
+EXPORT int zk_pass(int64_t images, int64_t channels, int64_t area, int64_t plane, const Source *source,
+                   const Sink *sink, float *pooled, int64_t threads, int64_t backwards) {
+    PassJob job = {images, channels, area, plane, source, sink, pooled, (int)backwards};
+    pthread_mutex_lock(&pool.busy);
+    run(pass_part, &job, parts_for((images + LANES - 1) / LANES, threads));
+    pthread_mutex_unlock(&pool.busy);
+    return 0;
+}
+
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t images, channels, height, width, plane, sn, sc, sh, sw;
+    int into;
+} MoveJob;
+
+#if defined(__clang__) /* has no __builtin_shuffle; it takes the plain loop in move_part */
+static int64_t move_squares(const MoveJob *j, int64_t n) {
+    (void)j;
+    (void)n;
+    return 0;
+}
+#else
+typedef float U __attribute__((vector_size(LANES * 4), aligned(4))); /* at any address */
+
+/* One step of a transpose: swap the off-diagonal halves of every 2 * step square. */
+ALWAYS void swap_halves(V *r, const int step) {
+    M low, high;
+    UNROLL for (int j = 0; j < LANES; j++) {
+        low[j] = (j & step) ? LANES + j - step : j;
+        high[j] = (j & step) ? LANES + j : j + step;
+    }
+    UNROLL for (int i = 0; i < LANES; i++) {
+        if (i & step) continue;
+        V a = r[i], b = r[i + step];
+        r[i] = __builtin_shuffle(a, b, low);
+        r[i + step] = __builtin_shuffle(a, b, high);
+    }
+}
+
+ALWAYS void transpose(V *r) {
+    swap_halves(r, 1);
+    swap_halves(r, 2);
+    if (LANES > 4) swap_halves(r, LANES > 4 ? 4 : 1);
+    if (LANES > 8) swap_halves(r, LANES > 8 ? 8 : 1);
+}
+
+/* A full block whose channels lie side by side (channels_last, or rows): squares of LANES channels at a time.
+ * Returns how many channels are done. */
+static int64_t move_squares(const MoveJob *j, int64_t n) {
+    int64_t done = j->channels / LANES * LANES;
+    for (int64_t h = 0; h < j->height; h++) {
+        for (int64_t w = 0; w < j->width; w++) {
+            int64_t plain = n * LANES * j->sn + h * j->sh + w * j->sw;
+            int64_t blocked = n * j->channels * j->plane + (h * j->width + w) * LANES;
+            for (int64_t c = 0; c < done; c += LANES) {
+                V r[LANES];
+                UNROLL for (int i = 0; i < LANES; i++) {
+                    r[i] = j->into ? (V) * (const U *)(j->from + plain + i * j->sn + c)
+                                   : load(j->from + blocked + (c + i) * j->plane);
+                }
+                transpose(r);
+                UNROLL for (int i = 0; i < LANES; i++) {
+                    if (j->into) store(j->to + blocked + (c + i) * j->plane, r[i]);
+                    else *(U *)(j->to + plain + i * j->sn + c) = (U)r[i];
+                }
+            }
+        }
+    }
+    return done;
+}
+#endif
+
+static void move_part(void *argument, int part, int parts) {
+    const MoveJob *j = argument;
+    int64_t blocks = (j->images + LANES - 1) / LANES;
+    EACH_BLOCK(n, blocks, part, parts, 0) {
+        int64_t count = j->images - n * LANES < LANES ? j->images - n * LANES : LANES;
+        int64_t done = j->sc == 1 && count == LANES ? move_squares(j, n) : 0;
+        for (int64_t c = done; c < j->channels; c++) {
+            for (int64_t h = 0; h < j->height; h++) {
+                int64_t blocked = (n * j->channels + c) * j->plane + h * j->width * LANES;
+                int64_t plain = n * LANES * j->sn + c * j->sc + h * j->sh;
+                for (int64_t w = 0; w < j->width; w++, blocked += LANES, plain += j->sw) {
+                    if (j->into) {
+                        V v = {};
+                        for (int64_t lane = 0; lane < count; lane++) v[lane] = j->from[plain + lane * j->sn];
+                        store(j->to + blocked, v);
+                    } else {
+                        V v = load(j->from + blocked);
+                        for (int64_t lane = 0; lane < count; lane++) j->to[plain + lane * j->sn] = v[lane];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Between any strided [N, C, H, W] tensor and the blocked layout. */
+EXPORT int zk_move(const float *from, float *to, int64_t images, int64_t channels, int64_t height, int64_t width,
+                   int64_t plane, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into, int64_t threads) {
+    MoveJob job = {from, to, images, channels, height, width, plane, sn, sc, sh, sw, (int)into};
+    pthread_mutex_lock(&pool.busy);
+    run(move_part, &job, parts_for((images + LANES - 1) / LANES, threads));
+    pthread_mutex_unlock(&pool.busy);
+    return 0;
+}
+
+/* ---- batch norm: from sums to scale and shift ------------------------------------------------------- */
+
+typedef struct {
+    int64_t images, channels, area, batch_statistics;
+    double eps, momentum; /* momentum < 0: leave the running statistics alone */
+    const float *gamma, *beta;
+    float *running_mean, *running_var;
+    float *mean, *rstd, *scale, *shift;              /* forward: y = scale * (z - mean) + shift */
+    float *gamma_gradient, *beta_gradient, *gz, *gb; /* backward: dz = scale * h + gz * (z - mean) + gb */
+} Norm;
+
+EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
+    int64_t blocks = (b->images + LANES - 1) / LANES;
+    double count = (double)b->images * (double)b->area;
+    for (int64_t c = 0; c < b->channels; c++) {
+        double mean = 0, square = 0, seen = 0;
+        for (int64_t n = 0; b->batch_statistics && n < blocks; n++) {
+            const float *sum = stats + (n * b->channels + c) * 3 * LANES;
+            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
+                /* Chan's formula joins the moments of one image to those of the images before it. */
+                double area = (double)b->area, first = sum[LANES + lane] / area, here = sum[lane] + first;
+                double spread = sum[2 * LANES + lane] - first * sum[LANES + lane], gap = here - mean;
+                seen += area;
+                mean += gap * area / seen;
+                square += spread + gap * gap * area * (seen - area) / seen;
+            }
+        }
+        double variance = square / count;
+        if (b->batch_statistics && b->momentum >= 0) {
+            double unbiased = square / (count - 1);
+            b->running_mean[c] = (float)(b->momentum * mean + (1 - b->momentum) * b->running_mean[c]);
+            b->running_var[c] = (float)(b->momentum * unbiased + (1 - b->momentum) * b->running_var[c]);
+        }
+        if (!b->batch_statistics) {
+            mean = b->running_mean[c];
+            variance = b->running_var[c];
+        }
+        double rstd = 1.0 / sqrt((variance < 0 ? 0 : variance) + b->eps);
+        double scale = or_one(b->gamma, c) * rstd;
+        b->mean[c] = (float)mean;
+        b->rstd[c] = (float)rstd;
+        b->scale[c] = (float)scale;
+        b->shift[c] = or_zero(b->beta, c);
+    }
+    return 0;
+}
+
+EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
+    int64_t blocks = (b->images + LANES - 1) / LANES;
+    double count = (double)b->images * (double)b->area;
+    for (int64_t c = 0; c < b->channels; c++) {
+        double sum = 0, product = 0;
+        for (int64_t n = 0; n < blocks; n++) {
+            const float *part = stats + (n * b->channels + c) * 3 * LANES;
+            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
+                sum += part[LANES + lane];
+                product += part[2 * LANES + lane];
+            }
+        }
+        double gamma_gradient = product * b->rstd[c];
+        b->gamma_gradient[c] = (float)gamma_gradient;
+        b->beta_gradient[c] = (float)sum;
+        double gz = b->batch_statistics ? -(double)b->scale[c] * b->rstd[c] * gamma_gradient / count : 0;
+        b->gz[c] = (float)gz;
+        b->gb[c] = b->batch_statistics ? (float)(-(double)b->scale[c] * sum / count) : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,83 @@
+"""The C interface as Python sees it: the structures of kernels.c and the loaded library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .build import find_library
+
+Structure = ctypes.Structure
+Pointer = ctypes.c_void_p
+Integer = ctypes.c_int64
+
+
+def _structure(name: str, pointers: str = "", integers: str = "", **more: Any) -> Any:
+    fields: list[tuple[str, Any]] = [(field, Pointer) for field in pointers.split()]
+    fields += [(field, Integer) for field in integers.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": more.get("fields", fields)})
+
+
+Source = _structure("Source", "x xs xc xb y ys yc z out", "relu")
+Sink = _structure("Sink", "out bias add gate gs gc gb with_ center stats")
+Index = _structure("Index", "start offset pick value", "groups")
+Shape = _structure(
+    "Shape",
+    integers="images inputs outputs height width kernel stride pad out_height out_width in_plane out_plane rows "
+    "in_band out_band top bottom active",
+)
+Norm = _structure(
+    "Norm",
+    fields=[(name, Integer) for name in ("images", "channels", "area", "batch_statistics")]
+    + [(name, ctypes.c_double) for name in ("eps", "momentum")]
+    + [
+        (name, Pointer)
+        for name in (
+            *("gamma", "beta", "running_mean", "running_var", "mean", "rstd", "scale", "shift"),
+            *("gamma_gradient", "beta_gradient", "gz", "gb"),
+        )
+    ],
+)
+
+
+class Library:
+    """One loaded build of the kernels: its functions, vector width and origin."""
+
+    def __init__(self, path: Path, origin: str) -> None:
+        self.path, self.origin = path, origin
+        self.c = ctypes.CDLL(str(path))
+        self.c.zk_lanes.restype = Integer
+        self.c.zk_variant.restype = ctypes.c_char_p
+        p, i = Pointer, Integer
+        self.c.zk_conv_forward.argtypes = [p, p, p, p, p, i, i]
+        self.c.zk_conv_backward.argtypes = [p, p, p, p, p, p, p, p, p, i, i]
+        self.c.zk_pass.argtypes = [i, i, i, i, p, p, p, i, i]
+        self.c.zk_move.argtypes = [p, p, *[i] * 11]
+        self.c.zk_norm_forward.argtypes = self.c.zk_norm_backward.argtypes = [p, p]
+        self.lanes = int(self.c.zk_lanes())
+        self.variant = self.c.zk_variant().decode()
+
+
+def disabled() -> bool:
+    """Whether the user wants no kernels at all: ZOSAM_DENSE is set."""
+    return bool(os.environ.get("ZOSAM_DENSE"))
+
+
+@lru_cache(maxsize=1)
+def load() -> Library | None:
+    """The library for this CPU, or None after one warning that says why everything will run dense."""
+    if disabled():
+        return None
+    path, origin = find_library()
+    if path is None:
+        warnings.warn(f"no sparse kernels, so everything runs dense: {origin}", RuntimeWarning, stacklevel=3)
+        return None
+    try:
+        return Library(path, origin)
+    except OSError as error:
+        warnings.warn(f"no sparse kernels, so everything runs dense: {error}", RuntimeWarning, stacklevel=3)
+        return None

@@ -1,0 +1,93 @@
+"""Where buffers lie: one arena per program, with room shared by buffers that never live at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from .adjoint import BackOp, BiasBack, EnterBack, LeaveBack, NormBack, PassBack
+from .plan import Buffer, Enter, Leave, NormStep, Op, Pass
+
+
+@dataclass
+class Traffic:
+    """What an operation reads and writes, and which write may take the place of which read."""
+
+    reads: list[Buffer] = field(default_factory=list)
+    writes: list[Buffer] = field(default_factory=list)
+    over: list[tuple[Buffer, Buffer]] = field(default_factory=list)
+
+
+def forward_traffic(op: Op) -> Traffic:
+    """A band is filled ahead of the rows that are stored, so a layer that keeps the shape may work in place."""
+    if isinstance(op, Enter):
+        return Traffic(writes=[op.out])
+    if isinstance(op, Leave):
+        return Traffic(reads=[op.source])
+    if isinstance(op, NormStep):
+        return Traffic(reads=[op.sums])
+    source = [term.buffer for term in op.source.terms]
+    if isinstance(op, Pass):
+        return Traffic(source, _given(op.out, op.sums), [(op.out, b) for b in source if op.out])
+    over = [(op.made, b) for b in reversed(source) if op.made]
+    if op.add:
+        over.append((op.out, op.add))
+    g = op.geometry
+    if not op.dense and g.stride == 1 and (g.inputs, g.height, g.width) == (g.outputs, g.out_height, g.out_width):
+        over += [(op.out, b) for b in source]
+    return Traffic(source + _given(op.add), _given(op.made, op.out, op.sums), over)
+
+
+def backward_traffic(op: BackOp) -> Traffic:
+    """The same for gradients; forward buffers never move and are left out."""
+    if isinstance(op, EnterBack):
+        return Traffic(writes=[op.out])
+    if isinstance(op, LeaveBack):
+        return Traffic(reads=_given(op.source))
+    if isinstance(op, NormBack):
+        return Traffic(reads=[op.sums])
+    parts = [part.buffer for part in op.parts]
+    if isinstance(op, BiasBack):
+        return Traffic(parts, [op.sums])
+    sink = op.sink
+    over = [(sink.out, sink.add)] if sink.out and sink.add else []
+    if isinstance(op, PassBack):
+        over += [(sink.out, b) for b in parts if sink.out]
+        return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums), over)
+    over += [(op.store, b) for b in parts if op.store]
+    return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums, op.store), over)
+
+
+def _given(*buffers: Buffer | None) -> list[Buffer]:
+    return [b for b in buffers if b is not None]
+
+
+def place(traffic: Sequence[Traffic], size: Callable[[Buffer], int], keep: bool) -> tuple[dict[Buffer, int], int]:
+    """Offsets in an arena and its size; with `keep`, activations stay until the backward."""
+    last = {b: i for i, t in enumerate(traffic) for b in (*t.writes, *t.reads)}
+    sizes: list[int] = []
+    slot: dict[Buffer, int] = {}
+    free: list[int] = []
+
+    def dies(buffer: Buffer, now: int) -> bool:
+        return last[buffer] == now and buffer in slot and not (keep and not buffer.sums)
+
+    for now, t in enumerate(traffic):
+        taken: set[Buffer] = set()
+        for new in t.writes:
+            olds = [o for n, o in t.over if n is new and dies(o, now) and o not in taken]
+            old = next((o for o in olds if sizes[slot[o]] >= size(new)), None)
+            if old is not None:
+                taken.add(old)
+                slot[new] = slot[old]
+                continue
+            fits = sorted((sizes[s], s) for s in free if size(new) <= sizes[s] <= 2 * size(new))
+            if fits:
+                slot[new] = fits[0][1]
+                free.remove(slot[new])
+            else:
+                slot[new] = len(sizes)
+                sizes.append(size(new))
+        free += {slot[b] for b in (*t.reads, *t.writes) if dies(b, now) and b not in taken}
+    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    return {b: starts[s] for b, s in slot.items()}, starts[-1]

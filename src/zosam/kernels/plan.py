@@ -1,0 +1,114 @@
+"""What a forward program is made of: buffers, views of them, and operations that read views and store buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from .index import Geometry
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A stored tensor in the blocked layout."""
+
+    channels: int
+    height: int
+    width: int
+    sums: bool = False  # not an activation but the statistics of one
+
+
+@dataclass(eq=False)
+class Term:
+    """A stored buffer, normalised or as it is."""
+
+    buffer: Buffer
+    norm: NormStep | None = None
+
+
+@dataclass(eq=False)
+class View:
+    """relu(sum of terms), evaluated by whoever reads it."""
+
+    terms: list[Term]
+    relu: bool = False
+    made: Buffer | None = None
+
+    @property
+    def raw(self) -> bool:
+        return len(self.terms) == 1 and self.terms[0].norm is None and not self.relu
+
+    @property
+    def like(self) -> Buffer:
+        return self.terms[0].buffer
+
+
+@dataclass(eq=False)
+class Enter:
+    """Region input -> buffer."""
+
+    position: int
+    out: Buffer
+
+
+@dataclass(eq=False)
+class Leave:
+    """Buffer -> region output."""
+
+    source: Buffer
+    position: int
+
+
+@dataclass(eq=False)
+class Conv:
+    """out = conv(source) (+ bias) (+ add); stores the source in `made` on the way, if asked."""
+
+    module: nn.Module
+    geometry: Geometry
+    source: View
+    out: Buffer
+    dense: bool = False
+    made: Buffer | None = None
+    add: Buffer | None = None
+    sums: Buffer | None = None
+
+
+@dataclass(eq=False)
+class Pass:
+    """One element-wise pass: store the view, sum it for a batch norm, or average it over its pixels."""
+
+    source: View
+    out: Buffer | None = None
+    sums: Buffer | None = None
+    position: int | None = None  # the output that takes the averages
+
+
+@dataclass(eq=False)
+class NormStep:
+    """Batch norm of a buffer: from its sums to a scale and a shift per channel."""
+
+    module: nn.BatchNorm2d
+    buffer: Buffer
+    sums: Buffer
+
+
+Op = Enter | Leave | Conv | Pass | NormStep
+
+
+class Selection(nn.Conv2d):
+    """A fixed 1 x 1 convolution that takes every n-th pixel and puts channels of zeros around: a bare shortcut."""
+
+    def __init__(self, inputs: int, stride: int, extra: tuple[int, int]) -> None:
+        super().__init__(inputs, inputs + sum(extra), 1, stride, bias=False)
+        self.weight.requires_grad_(False).zero_()
+        self.weight[range(extra[0], extra[0] + inputs), range(inputs)] = 1.0
+        self.active = self.weight != 0
+
+
+@dataclass
+class Forward:
+    """The forward program of a region for one input size."""
+
+    ops: list[Op] = field(default_factory=list)
+    keepdim: dict[int, bool] = field(default_factory=dict)

@@ -1,0 +1,172 @@
+"""The calls of a forward program, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+
+import torch
+from torch import Tensor, nn
+
+from . import library
+from .bound import Memory, Run
+from .index import Geometry
+from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass
+
+Call = Callable[[Run], None]
+
+
+def calls(memory: Memory, forward: Forward) -> list[Call]:
+    """One callable per operation; every other one walks the batch from its end, where the cache is warm."""
+    made = []
+    for turn, op in enumerate(forward.ops):
+        if isinstance(op, Enter):
+            made.append(_enter(memory, op))
+        elif isinstance(op, Leave):
+            made.append(_leave(memory, op))
+        elif isinstance(op, NormStep):
+            made.append(_norm(memory, op))
+        elif isinstance(op, Pass):
+            made.append(_pass(memory, op, forward, turn % 2))
+        elif op.dense:
+            made.append(_dense(memory, op))
+        else:
+            made.append(_conv(memory, op, turn % 2))
+    return made
+
+
+def move_in(memory: Memory, plain: Tensor, buffer: Buffer, threads: int) -> None:
+    """[N, C, H, W] in any strides -> blocked."""
+    memory.lib.c.zk_move(
+        plain.data_ptr(), memory.at(buffer), memory.images, buffer.channels, buffer.height, buffer.width,
+        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 1, threads,
+    )  # fmt: skip
+
+
+def move_out(memory: Memory, address: int | None, buffer: Buffer, plain: Tensor, threads: int) -> None:
+    """Blocked -> [N, C, H, W] in any strides."""
+    memory.lib.c.zk_move(
+        address, plain.data_ptr(), memory.images, buffer.channels, buffer.height, buffer.width,
+        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 0, threads,
+    )  # fmt: skip
+
+
+def empty_plain(memory: Memory, buffer: Buffer, layout: torch.memory_format = torch.channels_last) -> Tensor:
+    """Room for a buffer in one of torch's own layouts."""
+    return torch.empty((memory.images, buffer.channels, buffer.height, buffer.width), memory_format=layout)
+
+
+def layout_for(g: Geometry) -> torch.memory_format:
+    """The layout for torch's own convolution: channels_last, save for odd channel counts.
+
+    There the weight gradient of torch 2.13 (oneDNN, 1 x 1, stride 2, 6 -> 10 channels) writes past its memory.
+    """
+    return torch.channels_last if g.inputs % 8 == 0 == g.outputs % 8 else torch.contiguous_format
+
+
+def check(failed: int) -> None:
+    """The kernels can fail in one way only."""
+    if failed:
+        raise MemoryError("the sparse kernels could not allocate their working memory")
+
+
+def _enter(memory: Memory, op: Enter) -> Call:
+    def call(run: Run) -> None:
+        move_in(memory, run.inputs[op.position], op.out, run.threads)
+
+    return call
+
+
+def _leave(memory: Memory, op: Leave) -> Call:
+    def call(run: Run) -> None:
+        out = empty_plain(memory, op.source)
+        move_out(memory, memory.at(op.source), op.source, out, run.threads)
+        run.outputs[op.position] = out
+
+    return call
+
+
+def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
+    source, joint = memory.source(op.source, op.made)
+    sink = library.Sink(out=memory.at(op.out), add=memory.at(op.add), stats=memory.at(op.sums))
+    module, geometry = op.module, op.geometry
+    function = memory.lib.c.zk_conv_forward
+
+    def call(run: Run) -> None:
+        weight = run.weight(module)
+        bias = run.parameter(module, "bias")
+        sink.bias = None if bias is None else bias.data_ptr()
+        memory.join(op.source, joint)
+        index = memory.layers.index(module, geometry, weight)
+        index.shape.images = memory.images
+        check(
+            function(
+                byref(index.shape), byref(source), byref(index.forward), weight.data_ptr(), byref(sink),
+                run.threads, backwards,
+            )
+        )  # fmt: skip
+
+    return call
+
+
+def _pass(memory: Memory, op: Pass, forward: Forward, backwards: int) -> Call:
+    source, joint = memory.source(op.source)
+    sink = library.Sink(out=memory.at(op.out), stats=memory.at(op.sums))
+    like = op.source.like
+    area, plane = like.height * like.width, memory.layers.plane(like.height, like.width)
+
+    def call(run: Run) -> None:
+        memory.join(op.source, joint)
+        pooled = None
+        if op.position is not None:
+            shape = (memory.images, like.channels, 1, 1)
+            pooled = torch.empty(shape if forward.keepdim[op.position] else shape[:2])
+            run.outputs[op.position] = pooled
+        memory.lib.c.zk_pass(
+            memory.images, like.channels, area, plane, byref(source), byref(sink),
+            None if pooled is None else pooled.data_ptr(), run.threads, backwards,
+        )  # fmt: skip
+
+    return call
+
+
+def _norm(memory: Memory, op: NormStep) -> Call:
+    struct, module, sums = memory.norms[op], op.module, memory.at(op.sums)
+
+    def address(tensor: Tensor | None) -> int | None:
+        return None if tensor is None else tensor.data_ptr()
+
+    def call(run: Run) -> None:
+        struct.gamma = address(run.parameter(module, "weight"))
+        struct.beta = address(run.parameter(module, "bias"))
+        struct.running_mean, struct.running_var = address(module.running_mean), address(module.running_var)
+        struct.eps = module.eps
+        struct.batch_statistics = int(module.training or module.running_mean is None)
+        struct.momentum = tracking(module)
+        memory.lib.c.zk_norm_forward(byref(struct), sums)
+
+    return call
+
+
+def tracking(module: nn.BatchNorm2d) -> float:
+    """How far this pass moves the running statistics, as nn.BatchNorm2d decides it; -1 for not at all."""
+    if not module.training or not module.track_running_stats or module.running_mean is None:
+        return -1.0
+    if module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+        if module.momentum is None:
+            return 1.0 / float(module.num_batches_tracked)
+    return 0.0 if module.momentum is None else float(module.momentum)
+
+
+def _dense(memory: Memory, op: Conv) -> Call:
+    def call(run: Run) -> None:
+        plain = empty_plain(memory, op.source.like, layout_for(op.geometry))
+        move_out(memory, memory.at(op.source.like), op.source.like, plain, run.threads)
+        weight, bias = run.weight(op.module), run.parameter(op.module, "bias")
+        g = op.geometry
+        weight = weight.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
+        out = nn.functional.conv2d(plain, weight, bias, g.stride, g.pad)
+        move_in(memory, out, op.out, run.threads)
+
+    return call

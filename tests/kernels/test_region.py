@@ -1,0 +1,242 @@
+"""Every operation of a region against float64 autograd, on shapes that nobody would choose."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zosam.kernels import accelerate, choose, report
+
+QUICK = settings(
+    max_examples=60, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+
+def error(got: Tensor, true: Tensor) -> float:
+    return float((got.double() - true).norm())
+
+
+def agree(model: nn.Module, sparse: Any, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> None:
+    """Outputs, gradients and buffers as close to float64 as torch's own float32, within 2x (plus rounding)."""
+    weigh = torch.linspace(-1, 1, 64, dtype=torch.float64)
+    loss = loss or (lambda out: (out * weigh.to(out.dtype)[torch.arange(out.numel()) % 64].view(out.shape)).sum())
+    plain, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    accelerate(model, sparse, x)
+    results = []
+    for net, dtype in ((exact, torch.float64), (plain, torch.float32), (model, torch.float32)):
+        into = x.detach().clone().to(dtype).requires_grad_()
+        out = net(into)
+        loss(out).backward()
+        tensors = {"out": out.detach(), "input": into.grad}
+        tensors |= {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+        tensors |= {name: b for name, b in net.named_buffers() if b.is_floating_point()}
+        for name, mask in sparse.masks.items():
+            if name in tensors:
+                tensors[name] = tensors[name] * mask
+        results.append(tensors)
+    scale = max(1.0, *(float(p.grad.abs().max()) for p in exact.parameters() if p.grad is not None))
+    for name, true in results[0].items():
+        assert true is not None
+        ours, theirs = error(results[2][name], true), error(results[1][name], true)
+        room = 4e-7 * (float(true.norm()) + scale * float(true.numel()) ** 0.5)
+        assert ours <= 2 * theirs + room, f"{name}: {ours:.2e}, torch {theirs:.2e}, norm {true.norm():.2e}"
+        if name in sparse.masks:
+            assert not results[2][name][~sparse.masks[name]].any()
+
+
+@QUICK
+@given(
+    batch=st.integers(1, 19), inputs=st.integers(1, 5), outputs=st.integers(1, 9),
+    height=st.integers(5, 13), width=st.integers(5, 13), kernel=st.sampled_from([1, 3, 5, 7]),
+    stride=st.sampled_from([1, 2]), shift=st.integers(0, 6), sparsity=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
+    bias=st.booleans(), last=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_convolution(
+    always: None, masks: Any, batch: int, inputs: int, outputs: int, height: int, width: int, kernel: int,
+    stride: int, shift: int, sparsity: float, bias: bool, last: bool, seed: int,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    pad = min(shift, kernel - 1)
+    if min(height, width) + 2 * pad < kernel:
+        return
+    model = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, pad, bias=bias))
+    x = torch.randn(batch, inputs, height, width)
+    if last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    agree(model, masks(model, sparsity, seed), x)
+    assert "1 of 1 layers sparse" in report(model)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "kernel", "stride"),
+    [
+        *((3, 16, 32, 3, 1), (16, 16, 32, 3, 1), (16, 32, 32, 3, 2), (32, 32, 16, 3, 1), (32, 64, 16, 3, 2)),
+        *((3, 32, 32, 3, 1), (32, 32, 32, 3, 1), (32, 64, 32, 3, 2), (32, 64, 32, 1, 2), (64, 64, 16, 3, 1)),
+        *((64, 128, 16, 3, 2), (64, 128, 16, 1, 2), (128, 128, 8, 3, 1)),  # ResNet-32
+        *((64, 256, 32, 1, 1), (256, 64, 32, 1, 1), (512, 256, 16, 1, 1), (512, 512, 8, 3, 2), (2048, 512, 4, 1, 1)),
+        *((16, 160, 32, 3, 1), (160, 160, 32, 3, 1), (160, 320, 32, 3, 2), (640, 640, 8, 3, 1)),  # WRN-28-10
+        *((3, 64, 32, 7, 2),),  # an ImageNet stem
+    ],
+)
+def test_layers_of_the_papers_networks(
+    always: None, masks: Any, inputs: int, outputs: int, size: int, kernel: int, stride: int
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False))
+    agree(model, masks(model, 0.95), torch.randn(2, inputs, size, size))
+
+
+@QUICK
+@given(
+    rows=st.integers(1, 40), inputs=st.integers(1, 20), outputs=st.integers(1, 20),
+    sparsity=st.sampled_from([0.0, 0.9, 1.0]), bias=st.booleans(), deep=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_linear(
+    always: None, masks: Any, rows: int, inputs: int, outputs: int, sparsity: float, bias: bool, deep: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(inputs, outputs, bias), nn.ReLU(), nn.Linear(outputs, 3))
+    x = torch.randn(rows, 3, inputs) if deep else torch.randn(rows, inputs)
+    agree(model, masks(model, sparsity, seed), x)
+    assert "2 of 2 layers sparse" in report(model)
+
+
+class Basic(nn.Module):
+    """A residual block with batch norm, as in a ResNet."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inside != outside:
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride), nn.BatchNorm2d(outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.shortcut(x))
+
+
+class Early(nn.Module):
+    """A residual block that normalises first, as in a wide ResNet."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(inside), nn.BatchNorm2d(outside)
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        same = stride == 1 and inside == outside
+        self.shortcut = None if same else nn.Conv2d(inside, outside, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn1(x).relu()
+        shortcut = x if self.shortcut is None else self.shortcut(out)
+        return self.conv2(F.relu(self.bn2(self.conv1(out)))) + shortcut
+
+
+class Bare(Basic):
+    """He's shortcut without weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if not isinstance(self.shortcut, nn.Identity):
+            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 3))
+        return F.relu(out + x)
+
+
+class Net(nn.Module):
+    def __init__(self, block: Callable[[int, int, int], nn.Module], pool: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 6, 3, padding=1)
+        self.blocks = nn.Sequential(block(6, 6, 1), block(6, 10, 2), block(10, 10, 1))
+        self.bn, self.relu, self.pool = nn.BatchNorm2d(10, momentum=None), nn.ReLU(inplace=True), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn(self.blocks(self.stem(x))))
+        return F.adaptive_avg_pool2d(out, 1).flatten(1) if self.pool else out
+
+
+@pytest.mark.parametrize("block", [Basic, Bare, Early])
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("sparsity", [0.0, 0.8])
+@pytest.mark.parametrize("size", [(13, 9, 7), (8, 8, 8), (2, 5, 12)])
+def test_residual_nets(
+    always: None, masks: Any, block: Any, pool: bool, training: bool, sparsity: float, size: tuple[int, ...]
+) -> None:
+    torch.manual_seed(1)
+    model = Net(block, pool)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias)
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    model.train(training)
+    agree(model, masks(model, sparsity), torch.randn(size[0], 2, *size[1:]))
+    assert "sparse" in report(model)
+
+
+def test_a_mean_far_from_zero_costs_no_digits(always: None, masks: Any) -> None:
+    """Sums of squares alone would lose the variance here."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    sparse = masks(model, 0.0)
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.fill_(1000.0)
+    agree(model, sparse, torch.randn(16, 1, 6, 6))
+
+
+def test_layers_kept_dense_inside_a_region(monkeypatch: pytest.MonkeyPatch, masks: Any) -> None:
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
+    model = Net(Basic, pool=True)
+    agree(model, masks(model, 0.5), torch.randn(9, 2, 8, 8))
+    assert "0 of 8 layers sparse" in report(model)
+
+
+def test_two_graphs_at_once_and_in_place_passes_between(always: None, masks: Any) -> None:
+    """Activations of a graph survive other passes until its backward."""
+    torch.manual_seed(0)
+    model = Net(Basic, pool=True)
+    sparse, a, b = masks(model, 0.7), torch.randn(9, 2, 8, 8), torch.randn(9, 2, 8, 8)
+    plain = copy.deepcopy(model)
+    accelerate(model, sparse, a)
+    grads = []
+    for net in (plain, model):
+        first, second = net(a).square().sum(), net(b).square().sum()
+        with torch.no_grad():
+            net(b)
+        first.backward()
+        second.backward()
+        grads.append([p.grad.clone() for n, p in net.named_parameters() if n not in sparse.masks])
+    for theirs, ours in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_reaches_the_output(always: None, masks: Any, value: float) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 3))
+    sparse = masks(model, 0.0)
+    x = torch.randn(9, 1, 6, 6)
+    x[4, 0, 2, 3] = value
+    plain = copy.deepcopy(model)
+    accelerate(model, sparse, x)
+    theirs, ours = plain(x), model(x)
+    assert torch.equal(theirs.isfinite(), ours.isfinite())
+    ours.sum().backward()
+    plain.zero_grad()
+    theirs.sum().backward()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        assert torch.equal(mine.grad.isfinite(), other.grad.isfinite())

@@ -1,0 +1,47 @@
+"""Laws again on sparse kernels: an accelerated model takes the steps of the plain one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from zosam import accelerate
+from zosam.kernels import library
+from zosam.optim import OPTIMIZERS, ZOSAM
+from zosam.sparse import RigL
+
+
+def train(make, fast):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4),
+    )  # fmt: skip
+    data = torch.Generator().manual_seed(1)
+    x, y = torch.randn(16, 3, 12, 12, generator=data), torch.randint(0, 4, (16,), generator=data)
+    optimizer = make(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    sparse = RigL(model, optimizer, 0.9, every=3)
+    if fast:
+        accelerate(model, sparse, x)
+    reduction = "none" if optimizer.per_sample else "mean"
+
+    def closure(keep=slice(None)):
+        return F.cross_entropy(model(x[keep]), y[keep], reduction=reduction)
+
+    for _ in range(5):
+        optimizer.step(closure)
+    for n, w in sparse.weights.items():
+        assert (w.detach()[~sparse.masks[n]] == 0).all()
+    return model
+
+
+@pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
+@pytest.mark.parametrize("make", [*OPTIMIZERS.values(), lambda b: ZOSAM(b, pair=True), ZOSAM.fast])
+def test_an_accelerated_model_takes_the_same_steps(make):
+    plain, fast = train(make, fast=False), train(make, fast=True)
+    for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
