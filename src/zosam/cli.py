@@ -110,6 +110,7 @@ def export(
     path: Annotated[Path, tyro.conf.Positional],
     form: Literal["compressed", "dense", "onnx"] = "compressed",
     out: Path | None = None,
+    data_dir: str | None = None,
 ) -> None:
     """Write the network of a finished run as compressed or dense safetensors, or as ONNX.
 
@@ -117,12 +118,13 @@ def export(
         path: The run's folder.
         form: compressed holds active weights and one bit per weight; dense a plain state_dict; onnx the network.
         out: Folder for the file; by default the run's.
+        data_dir: Where data sets lie, for the example picture that ONNX needs.
     """
     from zosam.run import finished, load_data
     from zosam.sparse.export import export
 
     record = finished(path)
-    example = next(iter(load_data(record.run).test))[0][:1] if form == "onnx" else None
+    example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None
     file = export(record.load(), out or path, form, masks=record.masks() or None, example=example)
     console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
 

@@ -63,7 +63,7 @@ def load_latest(folder: Path) -> dict[str, Any] | None:
         try:
             return load(path)
         except ValueError as error:
-            warnings.warn(f"{error}; going back to the one before", stacklevel=2)
+            warnings.warn(f"{error}; going back to the one before, or to the beginning", stacklevel=2)
     return None
 
 
@@ -93,4 +93,6 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Busy(f"{folder} is in use by another process; wait for it, or train into another folder") from None
+        for aside in folder.glob(".*.[0-9]*"):  # what a killed process has left half-written
+            aside.unlink(missing_ok=True)
         yield

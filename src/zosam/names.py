@@ -20,7 +20,7 @@ def find(table: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """Split `"name:key=value,key=value"`; values are read as numbers, booleans or None where they look so."""
+    """Split `"name:key=value,key=value"`; values are read as numbers (1/8 too), booleans or None."""
     name, _, rest = spec.partition(":")
     settings: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
@@ -38,14 +38,22 @@ def canonical(spec: str) -> str:
     return f"{name}:{tail}" if tail else name
 
 
-def check_settings(thing: Callable[..., object], settings: Iterable[str], name: str, taken: Iterable[str] = ()) -> None:
+def check_settings(
+    thing: Callable[..., object], settings: Mapping[str, Any], name: str, taken: Iterable[str] = ()
+) -> None:
     """Refuse a setting that `thing` does not take, and name the ones it does."""
-    known = [p for p in settings_of(thing) if p not in set(taken)]
-    for key in settings:
+    parameters = settings_of(thing)
+    known = [p for p in parameters if p not in set(taken)]
+    for key, value in settings.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"{name} has no setting {key!r}: {hint}it takes {', '.join(known) or 'none'}")
+        kind = type(parameters[key].default)
+        if kind is int and not isinstance(value, int):
+            raise ValueError(f"{name}: {key} must be a whole number, not {value}")
+        if kind is float and not isinstance(value, (int, float)):
+            raise ValueError(f"{name}: {key} must be a number, not {value}")
 
 
 def settings_of(thing: Callable[..., object]) -> dict[str, inspect.Parameter]:
@@ -79,6 +87,9 @@ def _value(text: str) -> Any:
         return False
     if text in {"None", "none"}:
         return None
+    over, slash, under = text.partition("/")
+    if slash and over.isdigit() and under.isdigit() and int(under):
+        return int(over) / int(under)
     for kind in (int, float):
         try:
             return kind(text)

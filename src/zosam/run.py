@@ -68,12 +68,18 @@ class Run:
     """Seed of initialization, data order, masks and directions."""
 
     def __post_init__(self) -> None:
-        for name in ("method", "optimizer"):
-            object.__setattr__(self, name, canonical(getattr(self, name)))
+        for field in dataclasses.fields(self):  # equal runs must have equal addresses, however they are written
+            value = getattr(self, field.name)
+            if isinstance(field.default, float):
+                object.__setattr__(self, field.name, float(value))
+            elif field.name in {"method", "optimizer", "data"} or (field.name == "model" and "=" in value):
+                object.__setattr__(self, field.name, canonical(value))
         if self.method == "dense":
             object.__setattr__(self, "sparsity", 0.0)
         self._check("optimizer", dict(OPTIMIZERS))
         self._check("method", {**METHODS, "dense": None})
+        if ":" not in self.model:
+            find(models.MODELS, self.model, "model")
         name, settings = parse(self.data)
         check_settings(find(data.DATA, name, "data set"), settings, name, taken={"batch_size", "seed", "data_dir"})
         for name, low in (("epochs", 1), ("batch_size", 1), ("lr", 0), ("rho", 0), ("weight_decay", 0)):
@@ -113,6 +119,7 @@ class Record:
     run: Run
     path: Path
     epochs: list[dict[str, Any]]
+    classes: int
 
     @property
     def last(self) -> dict[str, Any]:
@@ -120,7 +127,8 @@ class Record:
 
     def load(self) -> nn.Module:
         """The trained network."""
-        model = models.build(self.run.model, load_data(self.run).classes)
+        with torch.random.fork_rng():
+            model = models.build(self.run.model, self.classes)
         model.load_state_dict(safetensors.torch.load_file(self.path / "model.safetensors"))
         return model
 
@@ -152,7 +160,7 @@ def finished(path: Path) -> Record:
         raise ValueError(f"{path} is not the folder of a run, or has no finished epoch yet") from None
     if content["status"] != "finished":
         raise ValueError(f"{path} is not finished: train it to the end first")
-    return Record(Run(**content["run"]), path, content["epochs"])
+    return Record(Run(**content["run"]), path, content["epochs"], content["classes"])
 
 
 def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int], None]) -> Record:
@@ -199,13 +207,13 @@ def _train(what: Run, path: Path, data_dir: str | None, tick: Callable[[int, int
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
         state |= {"sparse": None if sparse is None else sparse.state_dict(), "epochs": epochs}
         files.save(path, epoch["step"], state)
-        _write_record(path, what, epochs, "training")
+        _write_record(path, what, epochs, source.classes, "training")
     tensors = {name: t.detach().contiguous() for name, t in model.state_dict().items()}
     files.write(path / "model.safetensors", safetensors.torch.save(tensors))
     if sparse is not None:
         save_state(sparse, path / "sparse.safetensors")
-    _write_record(path, what, epochs, "finished")
-    return Record(what, path, epochs)
+    _write_record(path, what, epochs, source.classes, "finished")
+    return Record(what, path, epochs, source.classes)
 
 
 def load_data(what: Run, data_dir: str | None = None) -> data.Data:
@@ -272,10 +280,10 @@ def _finished(path: Path, what: Run) -> Record | None:
     if not record.exists() or not (path / "model.safetensors").exists():
         return None
     content = json.loads(record.read_text())
-    return Record(what, path, content["epochs"]) if content["status"] == "finished" else None
+    return Record(what, path, content["epochs"], content["classes"]) if content["status"] == "finished" else None
 
 
-def _write_record(path: Path, what: Run, epochs: list[dict[str, Any]], status: str) -> None:
+def _write_record(path: Path, what: Run, epochs: list[dict[str, Any]], classes: int, status: str) -> None:
     made_with = {
         "zosam": zosam.__version__,
         "torch": torch.__version__,
@@ -283,5 +291,6 @@ def _write_record(path: Path, what: Run, epochs: list[dict[str, Any]], status: s
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
     }
-    content = {"status": status, "run": dataclasses.asdict(what), "made_with": made_with, "epochs": epochs}
+    content = {"status": status, "run": dataclasses.asdict(what), "made_with": made_with, "classes": classes}
+    content["epochs"] = epochs
     files.write_json(path / "record.json", content)

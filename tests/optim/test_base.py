@@ -150,6 +150,106 @@ def test_gradscaler_unscales_and_restores_on_skipped_steps(name):
             torch.testing.assert_close(flat(model), flat(plain), rtol=1e-4, atol=1e-5)
 
 
+def test_displacements_nest():
+    model = net()
+    optimizer = SAM(sgd(model), rho=0.5)
+    before, u = flat(model), torch.ones(len(optimizer.coordinates))
+    with optimizer.displaced(u):
+        once = flat(model)
+        with optimizer.displaced(u):
+            assert not torch.equal(flat(model), once)
+        assert torch.equal(flat(model), once)
+    assert torch.equal(flat(model), before)
+    assert not optimizer.is_displaced
+
+
+def test_restore_leaves_what_somebody_else_has_written():
+    model = net()
+    good = {k: v + 1 for k, v in model.state_dict().items()}
+    optimizer = SAM(sgd(model), rho=0.5)
+    optimizer.ascend(lambda: loss_of(model))
+    model.load_state_dict(good)
+    optimizer.restore()
+    assert all(torch.equal(v, good[k]) for k, v in model.state_dict().items())
+
+
+def test_restore_finds_weights_that_have_moved():
+    model = nn.Conv2d(3, 4, 3)
+    optimizer = SAM(sgd(model), rho=0.5)
+    before = model.weight.detach().clone()
+    optimizer.ascend(lambda: model(torch.ones(1, 3, 5, 5)).sum())
+    model.to(memory_format=torch.channels_last)
+    optimizer.restore()
+    assert torch.equal(model.weight, before)
+
+
+def test_an_ascent_that_was_given_up_leaves_the_gradient_alone():
+    for name in ("gsam", "looksam"):
+        model, plain = net(), net()
+        optimizer, base = OPTIMIZERS[name](sgd(model), rho=0.5), sgd(plain)
+        optimizer.ascend(lambda model=model: loss_of(model))
+        optimizer.restore()
+        loss_of(model).backward()
+        optimizer.step()
+        loss_of(plain).backward()
+        base.step()
+        assert torch.equal(flat(model), flat(plain))
+
+
+def test_a_probe_that_overflows_is_refused_in_both_forms():
+    model = net()
+    optimizer = ZOSAM(sgd(model), rho=0.5)
+    before, calls = flat(model), []
+
+    def closure():
+        calls.append(1)
+        return loss_of(model) * (torch.inf if len(calls) % 2 else 1)
+
+    for use in (optimizer.ascend, optimizer.step):
+        with pytest.raises(FloatingPointError, match="not taken"):
+            use(closure)
+        assert torch.equal(flat(model), before)
+
+
+def test_a_second_wrapper_has_its_own_rho_and_none_wraps_another():
+    base = sgd(net())
+    SGD(base)
+    assert ZOSAM(base, rho=0.5)._rhos() == [0.5]
+    with pytest.raises(TypeError, match="wraps an optimizer"):
+        SAM(SAM(base))
+    with pytest.raises(ValueError, match="rho must be"):
+        SAM(base).add_param_group({"params": [nn.Parameter(torch.ones(1))], "rho": -1})
+    assert len(base.param_groups) == 1
+
+
+def test_memory_does_not_depend_on_the_layout():
+    def conv(memory_format):
+        torch.manual_seed(0)
+        return nn.Conv2d(3, 4, 3).to(memory_format=memory_format)
+
+    one, other = conv(torch.channels_last), conv(torch.contiguous_format)
+    a, b = (OPTIMIZERS["s2sam"](sgd(m)) for m in (one, other))
+    a.step(lambda: (one(torch.arange(75.0).view(1, 3, 5, 5)) ** 2).mean())
+    b.load_state_dict(a.state_dict())
+    grads = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in other.parameters()]
+    b.coordinates.scatter(b.recall("gradient"), grads)
+    for g, p in zip(grads, one.parameters(), strict=True):
+        torch.testing.assert_close(g, p.grad)
+
+
+def test_a_layer_that_joins_later_is_watched():
+    model, late = net(), nn.BatchNorm1d(3)
+    optimizer, use = SAM(sgd(model)), []
+
+    def closure():
+        return F.cross_entropy(late(model(X)) if use else model(X), Y)
+
+    optimizer.step(closure)
+    use.append(1)
+    optimizer.step(closure)
+    assert late.num_batches_tracked == 1
+
+
 # --- groups, dtypes, layouts ----------------------------------------------------------------------------------------
 
 
@@ -187,7 +287,7 @@ def test_a_group_added_later_is_adopted():
     model = net()
     optimizer = SAM(torch.optim.SGD([model[0].weight], lr=0.1), rho=0.3)
     optimizer.add_param_group({"params": [model[3].weight], "lr": 0.2})
-    assert optimizer.param_groups[1]["rho"] == 0.3
+    assert optimizer._rhos() == [0.3, 0.3]
     optimizer.step(lambda: loss_of(model))
     optimizer.base.add_param_group({"params": [model[3].bias], "perturb": True, "rho": 0.1})
     before = model[3].bias.detach().clone()
@@ -200,13 +300,14 @@ def test_frozen_and_unused_parameters_are_left_where_they_are():
     model[0].weight.requires_grad_(False)
     unused = nn.Parameter(torch.ones(3))
     for make in OPTIMIZERS.values():
-        optimizer = make(torch.optim.SGD([*model.parameters(), unused], lr=0.1), rho=0.3)
+        optimizer = make(torch.optim.SGD([*model.parameters(), unused], lr=0.1, momentum=0.9), rho=0.3)
         frozen = model[0].weight.detach().clone()
         reduction = "none" if make.per_sample else "mean"
         for _ in range(3):
             optimizer.step(lambda keep=slice(None), r=reduction: F.cross_entropy(model(X[keep]), Y[keep], reduction=r))
         assert torch.equal(model[0].weight, frozen)
         assert torch.equal(unused, torch.ones(3))
+        assert unused.grad is None
 
 
 def test_tied_weights_are_one():
@@ -428,21 +529,21 @@ def test_diagnostics_of_a_step():
 
 
 def test_schedules_at_given_steps():
-    linear, cosine = schedules.linear(0.1, 0.5, 10), schedules.cosine(0.1, 0.5, 10)
+    linear, cosine = schedules.Linear(0.1, 0.5, 10), schedules.Cosine(0.1, 0.5, 10)
     assert [linear(t, 0.0) for t in (0, 5, 10, 99)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
     assert [cosine(t, 0.0) for t in (0, 5, 10, 99)] == pytest.approx([0.1, 0.3, 0.5, 0.5])
-    follow = schedules.proportional(rho_max=0.6, lr_max=1.0, rho_min=0.1, lr_min=0.0)
+    follow = schedules.Proportional(rho_max=0.6, lr_max=1.0, rho_min=0.1, lr_min=0.0)
     assert [follow(0, lr) for lr in (1.0, 0.5, 0.0)] == pytest.approx([0.6, 0.35, 0.1])
 
 
 def test_rho_follows_the_learning_rate():
     model = net()
-    optimizer = SAM(sgd(model), rho=schedules.proportional(rho_max=0.4, lr_max=0.1))
+    optimizer = SAM(sgd(model), rho=schedules.Proportional(rho_max=0.4, lr_max=0.1))
     optimizer.step(lambda: loss_of(model))
-    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.4)
+    assert optimizer._rhos() == pytest.approx([0.4])
     optimizer.param_groups[0]["lr"] = 0.05
     optimizer.step(lambda: loss_of(model))
-    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.2)
+    assert optimizer._rhos() == pytest.approx([0.2])
 
 
 def test_sgd_costs_one_pass():

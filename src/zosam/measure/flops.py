@@ -72,7 +72,7 @@ def layer_flops(model: nn.Module, weights: Mapping[str, Tensor], *inputs: Any) -
     counter = _ByWeight(weights)
     passes = Passes(lambda: list(model.parameters()))
     # fused attention, which is also what no_grad takes, is not counted
-    with passes.without_traces(forward), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
+    with passes.without_traces(), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         forward()
     return counter.layers, counter.other
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +14,18 @@ from torch.optim import Optimizer
 from zosam.optim.coordinates import Coordinates, signature
 from zosam.optim.memory import Memory
 from zosam.optim.passes import Closure, Keep, Passes
-from zosam.optim.schedules import Schedule
+from zosam.optim.schedules import Constant, Schedule
 from zosam.stream import stream
 
 Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
+
+
+class Home(NamedTuple):
+    """Where displaced weights come back to."""
+
+    space: Coordinates
+    weights: Tensor
+    written: list[int]  # the version of each parameter as we have left it
 
 
 class SharpnessAware(Optimizer):
@@ -40,26 +48,24 @@ class SharpnessAware(Optimizer):
 
     per_sample: ClassVar[bool] = False  # whether the closure must return one loss per sample instead of their mean
     _space: Coordinates | None
-    _home: tuple[Coordinates, Tensor] | None
+    _home: Home | None
     _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
 
     def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, seed: int = 0) -> None:
-        if not isinstance(base, Optimizer):
+        if not isinstance(base, Optimizer) or isinstance(base, SharpnessAware):
             raise TypeError(
                 f"{type(self).__name__} wraps an optimizer such as torch.optim.SGD(model.parameters(), lr=0.1),"
                 f" not {type(base).__name__}"
             )
         self.base, self.seed, self.steps = base, seed, 0
+        self.schedule: Schedule = rho if callable(rho) else Constant(rho)
         self.masks: dict[Tensor, Tensor] = {}
         self.diagnostics: dict[str, float] | None = None  # set it to {} to find each step's figures there
         self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
-        self.schedule = rho if callable(rho) else None
-        start = rho(0, base.param_groups[0]["lr"]) if callable(rho) else rho
         self._forget()
         # the way torch itself makes an optimizer that registers no parameters of its own
-        Optimizer.__setstate__(self, {"defaults": {**base.defaults, "rho": start, "perturb": True}})
-        for group in base.param_groups:
-            self._adopt(group)
+        Optimizer.__setstate__(self, {"defaults": dict(base.defaults)})
+        self._rhos()
 
     # --- the verbs that methods are made of --------------------------------------------------------------------------
 
@@ -90,20 +96,23 @@ class SharpnessAware(Optimizer):
     def hand_down(self, gradient: Tensor) -> None:
         """Put a gradient over the active coordinates into `p.grad`; that of pruned weights stays as it was found."""
         space = self.coordinates
-        for p in space.params:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        space.scatter(gradient, [p.grad for p in space.params if p.grad is not None])
+        space.scatter(gradient, [p.grad for p in space.params])
 
     @contextmanager
     def displaced(self, direction: Direction | None, by: float | None = None) -> Iterator[None]:
-        """Go `rho` times `direction` (or `by` times), and come back exactly."""
+        """Go `rho` times `direction` (or `by` times), and come back exactly to where it began."""
+        started = self._home and (self._home.space, self._home.space.read())
         try:
             if direction is not None:
                 self._displace(direction, by)
+                del direction
             yield
         finally:
-            self.restore()
+            if started is None or self._home is None:
+                self._come_home()
+            else:
+                started[0].write(started[1])
+                self._home = self._home._replace(written=started[0].versions())
 
     # --- what users call ---------------------------------------------------------------------------------------------
 
@@ -113,10 +122,8 @@ class SharpnessAware(Optimizer):
         if closure is None:
             self._finish()
             return None
-        self.restore()
-        self._schedule_rho()
         with self._whole():
-            if any(self._rho()):
+            if any(self._rhos()):
                 self.update(closure)
             else:  # at rho = 0 every method is its base optimizer, to the bit
                 self.gradient(closure)
@@ -129,10 +136,12 @@ class SharpnessAware(Optimizer):
         """Leave in `p.grad` what the base shall use."""
         direction = self.climb(closure)
         with self.displaced(direction):
+            if self.diagnostics is None:
+                direction = None  # not needed again, and as long as the active weights
             loss = self.gradient(closure, self.keep)
-        if self.diagnostics is not None and isinstance(direction, Tensor):
+        if isinstance(direction, Tensor):
             self._note("cosine", torch.cosine_similarity(direction, self.grads(), dim=0))
-            if loss is not self._passes.loss:  # there was a clean pass before, at θ
+            if loss is not self._passes.loss and self.keep is None:  # there was a clean pass before, at θ
                 self._note("loss_rise", loss.mean() - self._passes.loss.mean())
         self.descend()
 
@@ -142,30 +151,30 @@ class SharpnessAware(Optimizer):
 
         Returns which samples the method wants in the pass that follows; None: all of them.
         """
-        self.restore()
-        self._schedule_rho()
         with self._whole():
             self._passes.counted = True  # the pass that counts will be the caller's own
-            direction = self.climb(closure) if any(self._rho()) else None
+            climbs = any(self._rhos())
+            direction = self.climb(closure) if climbs else None
             if direction is not None:
                 self._displace(direction)
         self.zero_grad(set_to_none=True)
-        self._ascended = True
+        self._ascended = climbs
         return self.keep
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Bring displaced weights back, bit for bit; does nothing where there are none."""
-        if self._home is not None:
-            space, weights = self._home
-            space.write(weights)
-            self._home = None
+        """Bring displaced weights back, bit for bit, and give the ascent up; does nothing where there is none.
+
+        A parameter that somebody else has written since, such as a loaded checkpoint, is left as it is.
+        """
+        self._come_home()
+        self._ascended = False
 
     # --- one optimizer with the base ---------------------------------------------------------------------------------
 
     @property
     def ascended(self) -> bool:
-        """Whether `ascend` was called and `step()` has yet to follow."""
+        """Whether `ascend` has climbed and `step()` has yet to follow."""
         return self._ascended
 
     @property
@@ -188,8 +197,8 @@ class SharpnessAware(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.restore()
+        check_rho(param_group.get("rho", 0.0))
         self.base.add_param_group(param_group)
-        self._adopt(self.base.param_groups[-1])
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state, and this optimizer's own under `"sharpness_aware"`."""
@@ -208,8 +217,6 @@ class SharpnessAware(Optimizer):
         self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "sharpness_aware"})
         self.steps = int(own["steps"])
         self._memory = Memory(own["memory"])
-        for group in self.base.param_groups:
-            self._adopt(group)
 
     # --- what a method may remember from step to step ----------------------------------------------------------------
 
@@ -232,46 +239,46 @@ class SharpnessAware(Optimizer):
     @property
     def coordinates(self) -> Coordinates:
         """The active weights of the groups that are perturbed."""
-        params = [p for g in self.param_groups if g["perturb"] for p in g["params"] if p.requires_grad]
+        params = [p for g in self.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
         if self._space is None or self._space.signature != signature(params, self.masks):
             self._space = Coordinates(params, self.masks)
         return self._space
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    def _adopt(self, group: dict[str, Any]) -> None:
-        group.setdefault("rho", self.defaults["rho"])
-        group.setdefault("perturb", True)
-        if not group["rho"] >= 0:
-            raise ValueError(f"rho must be 0 or more, not {group['rho']}")
+    def _rho(self, group: dict[str, Any]) -> float:
+        """The group's own rho, or what the schedule says."""
+        return check_rho(group["rho"] if "rho" in group else self.schedule(self.steps, float(group["lr"])))
 
-    def _rho(self) -> list[float]:
-        return [g["rho"] for g in self.param_groups if g["perturb"]]
-
-    def _schedule_rho(self) -> None:
-        if self.schedule is not None:
-            for group in self.param_groups:
-                group["rho"] = self.schedule(self.steps, float(group["lr"]))
+    def _rhos(self) -> list[float]:
+        return [self._rho(g) for g in self.param_groups if g.get("perturb", True)]
 
     def _parameters(self) -> list[Tensor]:
         return [p for g in self.param_groups for p in g["params"]]
 
     def _displace(self, direction: Direction, by: float | None = None) -> None:
         space = self.coordinates
-        home = space.read()
+        here = space.read()
         radius = self._radius() if by is None else by
-        self._home = (space, home)
+        home = Home(space, here, []) if self._home is None else self._home
+        self._home = home
         if isinstance(direction, Tensor):
-            space.write(home + direction * radius)
+            space.write(here + direction * radius)
         else:
             radii = radius.split(space.sizes) if isinstance(radius, Tensor) else [radius] * len(space.sizes)
-            space.write_parts(h + u * r for h, u, r in zip(home.split(space.sizes), direction, radii, strict=True))
+            space.write_parts(h + u * r for h, u, r in zip(here.split(space.sizes), direction, radii, strict=True))
+        self._home = home._replace(written=space.versions())
         if by is None and self.diagnostics is not None:
-            self._note("relative_length", (space.read() - home).norm() / home.norm())
+            self._note("relative_length", (space.read() - here).norm() / here.norm())
+
+    def _come_home(self) -> None:
+        if self._home is not None:
+            self._home.space.write_where(self._home.weights, self._home.written)
+            self._home = None
 
     def _radius(self) -> float | Tensor:
         """rho: one number, or one for each coordinate where groups differ."""
-        rhos = {id(p): g["rho"] for g in self.param_groups for p in g["params"]}
+        rhos = {id(p): self._rho(g) for g in self.param_groups for p in g["params"]}
         each: list[float] = [rhos[id(p)] for p in self.coordinates.params]
         return each[0] if len(set(each)) == 1 else self.coordinates.spread(each)
 
@@ -281,31 +288,36 @@ class SharpnessAware(Optimizer):
             self.diagnostics[name] = float(value)
 
     def _finish(self) -> None:
-        self.restore()
+        self._come_home()
+        ascended, self._ascended = self._ascended, False
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
-            self._ascended = False
             return
         if scale is not None:
             for p in self._parameters():
                 if p.grad is not None:
                     p.grad.div_(scale)
-        if self._ascended:
+        if ascended:
             self.descend()
-            self._ascended = False
         self.base.step()
         self.steps += 1
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """All or nothing: an exception takes back what the step has changed."""
-        self._ascended = False
+        self.restore()
+        self.keep = None
+        before = dict(self.passes)
+        if self.diagnostics is not None:
+            self.diagnostics.clear()
         with self._passes.together():
             try:
                 yield
             except BaseException:
                 self.restore()
                 raise
+        for name, count in self.passes.items():
+            self._note(f"{name}_passes", count - before[name])
 
     def _forget(self) -> None:
         self._passes = Passes(self._parameters, self.per_sample)
@@ -332,3 +344,9 @@ def unit(vector: Tensor) -> Tensor:
     scaled = vector / vector.abs().amax().clamp_min(tiny)
     length: Tensor = scaled.norm()
     return scaled / length.clamp_min(tiny)
+
+
+def check_rho(rho: float) -> float:
+    if not rho >= 0:
+        raise ValueError(f"rho must be 0 or more, not {rho}")
+    return rho

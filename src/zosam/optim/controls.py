@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware, unit
-from zosam.optim.directions import momentum
+from zosam.optim.directions import momentum, require_momentum
 from zosam.optim.passes import Closure
+from zosam.optim.schedules import Schedule
 
 
 class RandomSAM(SharpnessAware):
@@ -39,6 +41,10 @@ class MSAM(SharpnessAware):
     Becker et al., "Momentum-SAM: sharpness aware minimization without computational overhead", 2024. Between steps
     the weights are the clean ones here, so evaluation and checkpoints need no care.
     """
+
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, seed: int = 0) -> None:
+        super().__init__(base, rho, seed)
+        require_momentum(base, "MSAM")
 
     def climb(self, closure: Closure) -> Tensor | None:
         speed = momentum(self.base, self.coordinates)

@@ -45,18 +45,28 @@ class Coordinates:
         """The same from parts, one per parameter: no whole vector is needed."""
         self._assign(self._views, parts)
 
+    def versions(self) -> list[int]:
+        """A number for each parameter that changes with every write to it."""
+        return [p._version for p in self.params]
+
+    def write_where(self, vector: Tensor, versions: list[int]) -> None:
+        """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now."""
+        parts = vector.split(self.sizes)
+        for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
+            if p.data_ptr() != view.data_ptr():  # moved, as by model.to()
+                self._put(i, p.detach(), parts[i])
+            elif not versions or p._version == versions[i]:
+                self._set(i, view, parts[i])
+
     def gather(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """The active entries of tensors shaped like the parameters; None stands for zeros."""
         return self._join([t if t is None else self._flat(t, i) for i, t in enumerate(tensors)])
 
-    def scatter(self, vector: Tensor, tensors: Sequence[Tensor]) -> None:
-        """Set the active entries of tensors shaped like the parameters; the others stay."""
-        flats = [self._flat(t, i) for i, t in enumerate(tensors)]
-        self._assign(flats, vector.split(self.sizes))
-        for i, (flat, t) in enumerate(zip(flats, tensors, strict=True)):
-            if flat.data_ptr() != t.data_ptr():  # t lies in memory otherwise than its parameter: flat was a copy
-                turned = t.permute(self._order[i])
-                turned.copy_(flat.view(turned.shape))
+    def scatter(self, vector: Tensor, tensors: Sequence[Tensor | None]) -> None:
+        """Set the active entries of tensors shaped like the parameters; the others stay, and so does None."""
+        for i, (t, part) in enumerate(zip(tensors, vector.split(self.sizes), strict=True)):
+            if t is not None:
+                self._put(i, t, part)
 
     def spread(self, values: Sequence[float]) -> Tensor:
         """A vector that holds `values[i]` at every coordinate of parameter i."""
@@ -85,11 +95,31 @@ class Coordinates:
         return torch.cat(parts) if parts else torch.zeros(0)
 
     def _assign(self, flats: Sequence[Tensor], parts: Iterable[Tensor]) -> None:
-        for flat, index, part in zip(flats, self._index, parts, strict=True):
-            if index is None:
-                flat.copy_(part)
-            else:
-                flat.scatter_(0, index, part.to(flat.device, flat.dtype))
+        for i, (flat, part) in enumerate(zip(flats, parts, strict=True)):
+            self._set(i, flat, part)
+
+    def _set(self, i: int, flat: Tensor, part: Tensor) -> None:
+        index = self._index[i]
+        if index is None:
+            flat.copy_(part)
+        else:
+            flat.scatter_(0, index, part.to(flat.device, flat.dtype))
+
+    def _put(self, i: int, tensor: Tensor, part: Tensor) -> None:
+        flat = self._flat(tensor, i)
+        self._set(i, flat, part)
+        if flat.data_ptr() != tensor.data_ptr():  # it lies in memory otherwise than its parameter: flat is a copy
+            turned = tensor.permute(self._order[i])
+            turned.copy_(flat.view(turned.shape))
+
+    def reading_order(self) -> Tensor:
+        """Where each entry, parameter by parameter in reading order, stands in a vector: the same in any layout."""
+        places, start = [], 0
+        for p, order, index, size in zip(self.params, self._order, self._index, self.sizes, strict=True):
+            name = torch.arange(p.numel(), device=self.device).view(p.shape).permute(order).reshape(-1)
+            places.append(start + (name if index is None else name[index.to(self.device)]).argsort())
+            start += size
+        return torch.cat(places) if places else torch.zeros(0, dtype=torch.long)
 
 
 def memory_order(tensor: Tensor) -> list[int]:

@@ -56,6 +56,12 @@ def momentum(optimizer: Optimizer, space: Coordinates) -> Tensor | None:
     return None if all(b is None for b in buffers) else space.gather(buffers)
 
 
+def require_momentum(optimizer: Optimizer, what: str) -> None:
+    """Refuse a base that keeps no running mean of gradients."""
+    if not all(g.get("momentum") or "betas" in g for g in optimizer.param_groups):
+        raise ValueError(f"{what} follows the momentum, and the base has none: give it, as in SGD(..., momentum=0.9)")
+
+
 def orthonormal(vectors: Sequence[Tensor]) -> list[Tensor]:
     """An orthonormal basis of what the vectors span; those that add nothing new are left out."""
     basis: list[Tensor] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware, unit
-from zosam.optim.passes import Closure
+from zosam.optim.passes import Closure, require_finite
 from zosam.optim.schedules import Schedule
 
 
@@ -38,7 +38,6 @@ class ESAM(SharpnessAware):
         self.beta, self.gamma = beta, gamma
 
     def climb(self, closure: Closure) -> Tensor:
-        self.keep = None
         space = self.coordinates
         chosen = torch.rand(len(space.params), generator=self.generator("tensors"), device=space.device) < self.beta
         chosen[0] |= not bool(chosen.any())
@@ -54,6 +53,7 @@ class ESAM(SharpnessAware):
         if self.gamma < 1:
             with self.displaced(direction):
                 rise = self.evaluate(closure) - losses
+            require_finite(rise)
             self.keep = rise.topk(max(1, round(self.gamma * len(rise)))).indices
         return direction
 

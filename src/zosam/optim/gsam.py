@@ -14,7 +14,7 @@ class GSAM(SharpnessAware):
     """Surrogate-gap SAM: descend g_p − α g⊥, where g⊥ is the part of g orthogonal to g_p, the gradient at θ + ε.
 
     Zhuang et al., "Surrogate gap minimization improves sharpness-aware training", ICLR 2022. The paper lets rho follow
-    the learning rate: pass `rho=zosam.schedules.proportional(rho_max, lr_max, rho_min, lr_min)`.
+    the learning rate: pass `rho=zosam.schedules.Proportional(rho_max, lr_max, rho_min, lr_min)`.
     """
 
     def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, alpha: float = 0.4, seed: int = 0) -> None:

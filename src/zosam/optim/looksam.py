@@ -42,7 +42,7 @@ class LookSAM(SharpnessAware):
             self._clean = None
             return
         v = self.recall("orthogonal")
-        if v is not None:
+        if v is not None and bool(v.norm() > 1e-6 * gradient.norm()):  # less is rounding, not a direction
             self.hand_down(gradient + self.alpha * gradient.norm() * unit(v))
 
     def passes_per_step(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from zosam.optim.coordinates import Coordinates
@@ -23,12 +24,18 @@ class Memory:
         if name not in self._held:
             return None
         then, vector = self._held[name]
-        if then is None and len(vector) != len(space):
-            raise ValueError(f"the saved {name!r} has {len(vector)} entries, the model {len(space)} active weights")
-        if then is not None and then is not space:
+        if then is None:  # loaded: in reading order
+            if len(vector) != len(space):
+                raise ValueError(f"the saved {name!r} has {len(vector)} entries, the model {len(space)} active weights")
+            loaded = torch.empty(len(space), dtype=space.dtype, device=space.device)
+            loaded[space.reading_order()] = vector.to(space.device, space.dtype)
+            vector = loaded
+        elif then is not space:
             vector = space.move(vector, then)
         self._held[name] = (space, vector)
         return vector
 
     def state(self, space: Coordinates) -> dict[str, Tensor]:
-        return {name: vector for name in self._held if (vector := self.get(name, space)) is not None}
+        """All of it in reading order, which does not depend on how the weights lie in memory."""
+        held = {name: vector for name in self._held if (vector := self.get(name, space)) is not None}
+        return {name: vector[space.reading_order()] for name, vector in held.items()}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -17,21 +16,24 @@ class Modules:
 
     def __init__(self) -> None:
         self.with_buffers: WeakSet[nn.Module] = WeakSet()
-        self._watched: set[object] = set()
+        self._seen: WeakSet[nn.Module] = WeakSet()
+        self._compiled = False
 
     @contextmanager
-    def watch(self, closure: Callable[..., Any], moment: Moment) -> Iterator[None]:
-        """Note what `closure` calls, once per piece of code; buffers met for the first time join `moment`."""
-        function = getattr(closure, "func", closure)
-        key = getattr(function, "__code__", type(function))
-        if key in self._watched:
+    def watch(self, moment: Moment) -> Iterator[None]:
+        """Note what is called in here; buffers met for the first time join `moment`."""
+        if self._compiled:  # its inside is traced, and a hook there would be too: what was found at first must do
             yield
             return
 
         def note(module: nn.Module, inputs: object) -> None:
-            if hasattr(module, "_orig_mod"):  # a compiled module: its inside is traced, a hook there would be too
+            if module in self._seen:
+                return
+            self._compiled |= hasattr(module, "_orig_mod")
+            if self._compiled:
                 hook.remove()
             for part in module.modules():
+                self._seen.add(part)
                 if part._buffers and part not in self.with_buffers:
                     self.with_buffers.add(part)
                     moment.add(part)
@@ -41,7 +43,6 @@ class Modules:
             yield
         finally:
             hook.remove()
-        self._watched.add(key)
 
 
 class Moment:

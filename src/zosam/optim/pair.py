@@ -52,8 +52,12 @@ def standing_in(tensors: Mapping[Tensor, Tensor]) -> Iterator[Buffers]:
             last = module._buffers[name]  # a module may have put another tensor there
             buffers[i] = (module, name, b, last if last is not None else b)
             module._buffers[name] = b
-        if not params:
-            raise RuntimeError("pair=True: the closure calls no module that holds the optimizer's parameters")
+    missed = len(tensors) - len({p for _, _, p in params})
+    if missed:
+        raise RuntimeError(
+            f"pair=True cannot stand in for {missed} of {len(tensors)} parameters: they are in no module that the"
+            " closure calls; leave pair out, or give them a group with perturb=False"
+        )
 
 
 @torch.no_grad()

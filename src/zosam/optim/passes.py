@@ -68,7 +68,7 @@ class Passes:
         for p in params:
             p.grad = None
         try:
-            with self.without_traces(closure), NoBackward():
+            with self.without_traces(), NoBackward():
                 loss = self.call(closure, keep)
         finally:
             for p, g in zip(params, grads, strict=True):
@@ -81,7 +81,7 @@ class Passes:
         counts, params = keep is None and not self.counted, self.params()
         for p in params:
             p.grad = None
-        with torch.enable_grad(), self._with_traces(closure) if counts else self.without_traces(closure):
+        with torch.enable_grad(), self._with_traces() if counts else self.without_traces():
             loss = self.call(closure, keep)
             if all(p.grad is None for p in params):  # else the closure has called backward itself
                 loss.mean().backward()
@@ -128,21 +128,21 @@ class Passes:
             self._start.streams.restore()
 
     @contextmanager
-    def without_traces(self, closure: Closure) -> Iterator[None]:
+    def without_traces(self) -> Iterator[None]:
         """Buffers and random streams are afterwards as before, and the noise is that of the step's other passes."""
         moment = self._now or self._moment()
         if self._start is not None:
             self._now = moment
         self.replay()
         try:
-            with self._modules.watch(closure, moment):
+            with self._modules.watch(moment):
                 yield
         finally:
             moment.restore()
 
     @contextmanager
-    def _with_traces(self, closure: Closure) -> Iterator[None]:
-        with self._modules.watch(closure, self._start or self._moment()):
+    def _with_traces(self) -> Iterator[None]:
+        with self._modules.watch(self._start or self._moment()):
             yield
         self.counted, self._now = self._start is not None, None
 

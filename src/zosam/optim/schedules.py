@@ -4,22 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 Schedule = Callable[[int, float], float]
 
 
-def linear(start: float, end: float, steps: int) -> Schedule:
+@dataclass(frozen=True)
+class Constant:
+    """Always the same."""
+
+    rho: float
+
+    def __call__(self, step: int, lr: float) -> float:
+        return self.rho
+
+
+@dataclass(frozen=True)
+class Linear:
     """From `start` to `end` in a straight line over `steps` steps, then `end`."""
-    return lambda step, lr: start + (end - start) * min(step / steps, 1.0)
+
+    start: float
+    end: float
+    steps: int
+
+    def __call__(self, step: int, lr: float) -> float:
+        return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
 
 
-def cosine(start: float, end: float, steps: int) -> Schedule:
+@dataclass(frozen=True)
+class Cosine:
     """From `start` to `end` along half a cosine over `steps` steps, then `end`."""
-    return lambda step, lr: end + (start - end) * (1 + math.cos(math.pi * min(step / steps, 1.0))) / 2
+
+    start: float
+    end: float
+    steps: int
+
+    def __call__(self, step: int, lr: float) -> float:
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * min(step / self.steps, 1.0))) / 2
 
 
-def proportional(rho_max: float, lr_max: float, rho_min: float = 0.0, lr_min: float = 0.0) -> Schedule:
+@dataclass(frozen=True)
+class Proportional:
     """Follow the learning rate: rho_min + (rho_max - rho_min) (lr - lr_min) / (lr_max - lr_min), as in GSAM."""
-    if not lr_max > lr_min:
-        raise ValueError(f"lr_max must be above lr_min: {lr_max} and {lr_min}")
-    return lambda step, lr: max(0.0, rho_min + (rho_max - rho_min) * (lr - lr_min) / (lr_max - lr_min))
+
+    rho_max: float
+    lr_max: float
+    rho_min: float = 0.0
+    lr_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.lr_max > self.lr_min:
+            raise ValueError(f"lr_max must be above lr_min: {self.lr_max} and {self.lr_min}")
+
+    def __call__(self, step: int, lr: float) -> float:
+        share = (lr - self.lr_min) / (self.lr_max - self.lr_min)
+        return max(0.0, self.rho_min + (self.rho_max - self.rho_min) * share)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import Direction, SharpnessAware, unit
-from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, momentum, orthonormal
+from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, momentum, orthonormal, require_momentum
 from zosam.optim.pair import Buffers, settle, standing_in
 from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
 from zosam.optim.schedules import Schedule
@@ -78,6 +78,14 @@ class ZOSAM(SharpnessAware):
             raise ValueError(f"delta must be above 0, not {delta}")
         if not 0 <= noise <= 1:
             raise ValueError(f"noise must be between 0 and 1, not {noise}")
+        if noise and guide is None:
+            raise ValueError("noise is mixed into a guided direction: give a guide, or leave it out")
+        if directions > 1 and (guide is not None or estimator == "cge"):
+            raise ValueError("directions counts random ones: a guide and cge have as many as they have")
+        if guide is not None and estimator == "cge":
+            raise ValueError("cge probes every coordinate and needs no guide")
+        if guide in {"momentum", "subspace"}:
+            require_momentum(base, f"guide={guide!r}")
         if pair and (directions > 1 or delta is not None or batch_fraction != 1 or estimator == "cge" or every > 1):
             raise ValueError("pair compares two candidates on the whole batch: one direction, no delta, no every")
         if pair and guide == "subspace":
@@ -102,7 +110,7 @@ class ZOSAM(SharpnessAware):
             raise TypeError("pair=True works with step(closure) only; for the two-phase form leave it out")
         held = self.recall("perturbation") if self.steps % self.every else None
         if held is not None:
-            return held
+            return held if self.norm == "paper" else unit(held)  # masks may have moved since
         if self.replay:
             return self._replayed(closure)
         perturbation = self._normalised(self.estimate(closure))
@@ -123,16 +131,18 @@ class ZOSAM(SharpnessAware):
 
     def _difference(self, closure: Closure, e: Tensor | Replayed) -> float:
         """L(θ + he) − L(θ − he), under the same noise."""
-        with self.displaced(e, by=self.delta):
+        with self.displaced(e, by=self._reach()):
             up = self.evaluate(closure, self.part)
-        with self.displaced(e * -1.0, by=self.delta):
+        with self.displaced(e, by=-self._reach()):
             down = self.evaluate(closure, self.part)
+        require_finite(up)
+        require_finite(down)
         self._note("loss_up", up)
         self._note("loss_down", down)
         return float(up.double() - down.double()) or TIE
 
     def _reach(self) -> float:
-        return max(self._rho()) if self.delta is None else self.delta
+        return max(self._rhos()) if self.delta is None else self.delta
 
     def _normalised(self, u: Tensor) -> Tensor:
         return unit(u)[: len(self.coordinates)]

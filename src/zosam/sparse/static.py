@@ -56,7 +56,7 @@ class ByLoss(Static):
     @contextmanager
     def scoring(self) -> Iterator[None]:
         """Run the loss in here: model, buffers and random streams stay as they are."""
-        with Passes(lambda: list(self.weights.values())).without_traces(self.loss), torch.enable_grad(), NoBackward():
+        with Passes(lambda: list(self.weights.values())).without_traces(), torch.enable_grad(), NoBackward():
             yield
 
     def gradients(self, of: Tensor, create_graph: bool = False) -> dict[str, Tensor]:
