@@ -2,9 +2,10 @@
 
     python benchmarks/step.py [--model resnet32] [--rounds 7] [--out results/step.json]
 
-Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process; a ratio is the median over
-rounds of SGD's time / theirs. Peak memory is that of a process of its own, above what the built model holds. Beside
-them stand the column of the paper and, where `pytorch-optimizer` is installed, its SAM, LookSAM and GSAM.
+Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process, each right after a step of
+SGD; a ratio is the median over rounds of SGD's time / theirs. Peak memory is that of a process of its own, above what
+the built model holds. Beside them stand the column of the paper and, where `pytorch-optimizer` is installed, its SAM,
+LookSAM and GSAM.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam import models
-from zosam.measure.throughput import ratios, seconds
+from zosam.measure.throughput import beside
 from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM
 from zosam.sparse import RigL
 
@@ -151,12 +152,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--sparsity", type=float, default=0.9)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="*", default=[], help="some contestants, by a part of their name")
+    parser.add_argument("--only", nargs="*", default=[], help="some contestants, by name")
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    torch.set_num_threads(torch.get_num_threads())
-    names = [n for n in OURS if n == "SGD" or not arguments.only or any(o in n for o in arguments.only)]
+    names = [n for n in OURS if n == "SGD" or not arguments.only or n in arguments.only]
     peers = list(PEERS) if importlib.util.find_spec("pytorch_optimizer") and not arguments.only else []
     rows = []
     for model_name in arguments.model:
@@ -166,13 +166,12 @@ def main() -> None:
         def turn(name: str, take: Callable[[], object]) -> Callable[[], object]:
             return lambda: [take() for _ in range(steps_per_turn(name))]
 
-        times = seconds({n: turn(n, take) for n, take in turns.items()}, rounds=arguments.rounds, warmup=1)
-        per_step = {n: [t / steps_per_turn(n) for t in times[n]] for n in times}
-        speed = ratios(per_step, "SGD")
+        found = beside({n: turn(n, take) for n, take in turns.items()}, turns["SGD"], rounds=arguments.rounds)
+        speed = {n: median(found[n]) * steps_per_turn(n) for n in turns}
         memory = {}
         if arguments.memory:
             memory = {n: peak_memory(n, model_name, arguments.batch, arguments.sparsity) for n in names}
-        print(f"\n{model_name}, batch {arguments.batch}, SGD {median(per_step['SGD']) * 1e3:.0f} ms a step")
+        print(f"\n{model_name}, batch {arguments.batch}, {torch.get_num_threads()} threads")
         print(f"{'':32} {'speed / SGD':>11} {'paper':>7} {'peak memory':>12} {'/ SGD':>6}")
         for n in turns:
             paper = f"{PAPER[n]:7.2f}" if n in PAPER else " " * 7
@@ -180,7 +179,7 @@ def main() -> None:
             print(f"{n:32} {speed[n]:11.3f} {paper} {peak}")
             rows.append(
                 {"model": model_name, "name": n, "ratio": speed[n], "paper": PAPER.get(n), "peak_bytes": memory.get(n),
-                 "seconds": per_step[n]}
+                 "rounds": [r * steps_per_turn(n) for r in found[n]]}
             )  # fmt: skip
     made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
     if arguments.out:
