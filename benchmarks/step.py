@@ -16,6 +16,7 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[], help="some contestants, by name")
     parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu on a busy machine, one thread")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     names = [n for n in OURS if n == "SGD" or not arguments.only or n in arguments.only]
@@ -166,7 +168,9 @@ def main() -> None:
         def turn(name: str, take: Callable[[], object]) -> Callable[[], object]:
             return lambda: [take() for _ in range(steps_per_turn(name))]
 
-        found = beside({n: turn(n, take) for n, take in turns.items()}, turns["SGD"], rounds=arguments.rounds)
+        clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+        contestants = {n: turn(n, take) for n, take in turns.items()}
+        found = beside(contestants, turns["SGD"], rounds=arguments.rounds, clock=clock)
         speed = {n: median(found[n]) * steps_per_turn(n) for n in turns}
         memory = {}
         if arguments.memory:
@@ -182,6 +186,7 @@ def main() -> None:
                  "rounds": [r * steps_per_turn(n) for r in found[n]]}
             )  # fmt: skip
     made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+    made_with["clock"] = arguments.clock
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         content = {"made_with": made_with, "batch": arguments.batch, "sparsity": arguments.sparsity, "rows": rows}

@@ -40,12 +40,24 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     )
     assert not code
     assert "test accuracy" in out
-    folder = next(tmp_path.iterdir())
+    folder = next(tmp_path.glob("digits-*"))
     code, out, _ = call(monkeypatch, capsys, "show", folder)
     assert not code
     assert "finished" in out
     assert "sam  (not the default)" in out
     assert "90.00%" in out
+    sizes = {}
+    for form in ("dense", "compressed"):
+        code, out, _ = call(monkeypatch, capsys, "export", folder, "--form", form, "--out", tmp_path / form)
+        assert not code
+        sizes[form] = next((tmp_path / form).iterdir()).stat().st_size
+    assert sizes["compressed"] < sizes["dense"] / 4
+
+
+def test_doctor_says_what_runs(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "doctor")
+    assert not code
+    assert "kernels:" in out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from zosam.measure.sharpness import sharpness
-from zosam.measure.throughput import ratios
+from zosam.measure.throughput import beside, ratios
 
 
 class Bowl(nn.Module):
@@ -52,3 +52,11 @@ def test_the_weights_come_back_when_the_loss_fails():
 def test_ratios_are_medians_of_rounds():
     times = {"a": [1.0, 2.0, 9.0], "b": [2.0, 4.0, 9.0]}
     assert ratios(times, "a") == {"a": 1.0, "b": 0.5}
+
+
+def test_beside_runs_the_reference_right_before_each():
+    order = []
+    contestants = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    found = beside(contestants, lambda: order.append("ref"), rounds=2, warmup=1)
+    assert order == ["ref", "a", "ref", "b"] * 3
+    assert {name: len(r) for name, r in found.items()} == {"a": 2, "b": 2}

@@ -27,16 +27,20 @@ def ratios(times: Mapping[str, list[float]], reference: str) -> dict[str, float]
 
 
 def beside(
-    contestants: Mapping[str, Callable[[], object]], reference: Callable[[], object], rounds: int = 7, warmup: int = 1
+    contestants: Mapping[str, Callable[[], object]],
+    reference: Callable[[], object],
+    rounds: int = 7,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """How fast each is compared with the reference, which runs right before it every time: one ratio per round."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warmup + rounds):
         for name, contestant in contestants.items():
-            marks = [time.perf_counter()]
+            marks = [clock()]
             for run in (reference, contestant):
                 run()
-                marks.append(time.perf_counter())
+                marks.append(clock())
             if turn >= warmup:
                 found[name].append((marks[1] - marks[0]) / (marks[2] - marks[1]))
     return found
