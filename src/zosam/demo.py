@@ -48,7 +48,8 @@ def demo(out: Path = Path("runs")) -> None:
             f"{gain[label]:.2f}",
             f"{rise(record):.4f}",
         )
-    console.print(table, end="\n\n")
+    console.print(table)
+    console.print()
     console.print(
         "accuracy: on the test set. forward, backward: passes in the whole training. images/s: as a ratio to SGD;"
         " vs dense: as a ratio to SGD on PyTorch's dense kernels. sharpness: the largest rise of the training loss"
