@@ -44,3 +44,33 @@ def beside(
             if turn >= warmup:
                 found[name].append((marks[1] - marks[0]) / (marks[2] - marks[1]))
     return found
+
+
+def undisturbed(
+    contestants: Mapping[str, tuple[Callable[[], object], int]],
+    reference: Callable[[], object],
+    rounds: int = 7,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """How fast each is compared with the reference on a machine that others disturb: least times against least times.
+
+    A contestant comes with its period, for steps that differ. In each round it takes a whole period, and the reference
+    a turn before every step; both are judged by the least time of each place in the period over all rounds.
+    """
+    places = [(name, place) for name, (_, period) in contestants.items() for place in range(period)]
+    least = {key: (float("inf"), float("inf")) for key in places}
+    for turn in range(warmup + rounds):
+        for name, place in places:
+            times = []
+            for run in (reference, contestants[name][0]):
+                began = clock()
+                run()
+                times.append(clock() - began)
+            if turn >= warmup:
+                least[name, place] = (min(least[name, place][0], times[0]), min(least[name, place][1], times[1]))
+    speed = {}
+    for name, (_, period) in contestants.items():
+        theirs, own = (sum(least[name, place][side] for place in range(period)) for side in (0, 1))
+        speed[name] = theirs / own
+    return speed

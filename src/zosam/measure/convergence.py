@@ -1,0 +1,82 @@
+"""How fast a training gets somewhere: from the records of its epochs, in epochs, seconds, passes or operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import fmean
+from typing import Any, Literal, get_args
+
+Epochs = Sequence[Mapping[str, Any]]  # what a `Record` keeps in `epochs`
+Unit = Literal["epochs", "seconds", "passes", "flops"]
+
+LABELS: dict[str, str] = {
+    "epochs": "epochs",
+    "seconds": "seconds of training",
+    "passes": "cost in forward passes of a batch, a backward counting two",
+    "flops": "operations",
+}
+
+
+def spent(epochs: Epochs, by: Unit = "passes", step_flops: float | None = None) -> list[float]:
+    """What the training had cost by the end of each epoch.
+
+    "passes" counts forward passes of a batch, a backward as two. "flops" needs `step_flops`, the operations of a step,
+    such as `sparse.flops(x[:1]).training * batch_size`; it takes them to be the same in every step.
+    """
+    if by == "epochs":
+        return [float(e["epoch"]) for e in epochs]
+    if by == "seconds":
+        return list(accumulate(float(e["seconds"]) for e in epochs))
+    if by == "passes":
+        return [e["forward"] + 2.0 * e["backward"] for e in epochs]
+    if by != "flops":
+        raise ValueError(f"cost is counted by {', '.join(get_args(Unit))}, not {by!r}")
+    if step_flops is None:
+        raise ValueError("to count operations, say how many a step takes: step_flops")
+    return [e["step"] * step_flops for e in epochs]
+
+
+def to_target(epochs: Epochs, accuracy: float, step_flops: float | None = None) -> dict[str, float] | None:
+    """What it took until the end of the first epoch with that test accuracy, a share; None: it was never reached."""
+    if not 0 < accuracy <= 1:
+        raise ValueError(f"accuracy is a share, such as 0.9, not {accuracy}")
+    first = next((i for i, e in enumerate(epochs) if e["test_accuracy"] >= accuracy), None)
+    if first is None:
+        return None
+    units: tuple[Unit, ...] = get_args(Unit)
+    return {by: spent(epochs, by, step_flops)[first] for by in units if by != "flops" or step_flops is not None}
+
+
+def curves(
+    trainings: Mapping[str, Sequence[Epochs]],
+    by: Unit = "epochs",
+    step_flops: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Test accuracy over cost as a figure: for each name the mean over its seeds, from the lowest to the highest.
+
+    `trainings` holds, by name, the epochs of a record for each seed: `{"SAM": [record.epochs for record in records]}`.
+    """
+    series = [_mean(name, seeds, by, (step_flops or {}).get(name)) for name, seeds in trainings.items()]
+    counts = sorted({len(seeds) for seeds in trainings.values()})
+    note = f"Mean over {' to '.join(map(str, counts))} seeds; the band goes from the lowest to the highest."
+    return {
+        "name": f"accuracy-by-{by}",
+        "kind": "lines",
+        "title": f"Test accuracy by {by}",
+        "note": "One seed." if counts == [1] else note,
+        "x": LABELS[by],
+        "y": "test accuracy, %",
+        "log_y": False,
+        "series": series,
+    }
+
+
+def _mean(name: str, seeds: Sequence[Epochs], by: Unit, step_flops: float | None) -> dict[str, Any]:
+    lengths = {len(epochs) for epochs in seeds}
+    if len(lengths) != 1 or not all(lengths):
+        raise ValueError(f"{name}: the seeds have {sorted(lengths)} epochs; compare finished runs of one length")
+    each = list(zip(*([100 * e["test_accuracy"] for e in epochs] for epochs in seeds), strict=True))
+    costs = zip(*(spent(epochs, by, step_flops) for epochs in seeds), strict=True)
+    found: dict[str, Any] = {"name": name, "x": [fmean(c) for c in costs], "y": [fmean(a) for a in each]}
+    return found if len(seeds) == 1 else {**found, "low": [min(a) for a in each], "high": [max(a) for a in each]}
