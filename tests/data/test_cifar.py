@@ -22,6 +22,17 @@ def test_splits_shapes_and_values(small_cifar):
     assert sorted(torch.cat([y for _, y in data.train]).tolist()) == sorted(data.train.y.tolist())
 
 
+def test_train_takes_so_many_pictures_the_same_for_every_seed(small_cifar):
+    one, two = (cifar10(data_dir=small_cifar, seed=seed, train=20, validation=15) for seed in (0, 1))
+    assert len(one.train.y) == 20
+    assert torch.equal(one.train.x, two.train.x)
+    held = {tuple(x.flatten().tolist()) for x in one.validation.x}
+    assert held.isdisjoint(tuple(x.flatten().tolist()) for x in one.train.x)
+    assert len(cifar10(data_dir=small_cifar, train=20).test.y) == len(cifar10(data_dir=small_cifar).test.y)
+    with pytest.raises(ValueError, match="train must be"):
+        cifar10(data_dir=small_cifar, train=46, validation=15)
+
+
 def test_validation_is_held_out_and_the_same_for_every_seed(small_cifar):
     whole = cifar10(data_dir=small_cifar)
     one, two = (cifar10(data_dir=small_cifar, seed=seed, validation=15) for seed in (0, 1))

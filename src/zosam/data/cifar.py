@@ -88,6 +88,7 @@ def cifar10(
     seed: int = 0,
     device: torch.device | str = "cpu",
     data_dir: str | Path | None = None,
+    train: int | None = None,
     validation: int = 0,
     cutout: int = 0,
     reflect: bool = False,
@@ -96,10 +97,11 @@ def cifar10(
 ) -> Data:
     """CIFAR-10: 50,000 + 10,000 pictures, 32 x 32, 10 classes; cropped and flipped.
 
-    `validation` pictures are held out of the training set, the same ones for every seed; `cutout` is the
+    `train` is how many pictures to train on, and `validation` how many to hold out, both the same ones for every seed;
+    by default all of the training set is trained on, less what is held out. `cutout` is the
     side of a square to blank; `reflect` pads the crop with mirrored pixels instead of black ones.
     """
-    return _load(CIFAR10, batch_size, seed, device, data_dir, validation, cutout, reflect, rank, world)
+    return _load(CIFAR10, batch_size, seed, device, data_dir, train, validation, cutout, reflect, rank, world)
 
 
 def cifar100(
@@ -107,6 +109,7 @@ def cifar100(
     seed: int = 0,
     device: torch.device | str = "cpu",
     data_dir: str | Path | None = None,
+    train: int | None = None,
     validation: int = 0,
     cutout: int = 0,
     reflect: bool = False,
@@ -117,7 +120,7 @@ def cifar100(
 
     The settings are those of cifar10.
     """
-    return _load(CIFAR100, batch_size, seed, device, data_dir, validation, cutout, reflect, rank, world)
+    return _load(CIFAR100, batch_size, seed, device, data_dir, train, validation, cutout, reflect, rank, world)
 
 
 def _load(
@@ -126,6 +129,7 @@ def _load(
     seed: int,
     device: torch.device | str,
     data_dir: str | Path | None,
+    train: int | None,
     validation: int,
     cutout: int,
     reflect: bool,
@@ -137,12 +141,14 @@ def _load(
     )
     if not 0 <= validation < len(y):
         raise ValueError(f"validation must be 0 to {len(y) - 1} pictures, not {validation}")
+    if train is not None and not 0 < train <= len(y) - validation:
+        raise ValueError(f"train must be 1 to {len(y) - validation} pictures, not {train}")
     plain = Plain(kind.mean, kind.std)
     held = None
-    if validation:
+    if validation or train:
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(device)
-        kept, out = order[validation:], order[:validation]
-        held = Tensors(x[out], y[out], 500, augment=plain, rank=rank, world=world)
+        out, kept = order[:validation], order[validation:][:train]
+        held = Tensors(x[out], y[out], 500, augment=plain, rank=rank, world=world) if validation else None
         x, y = x[kept], y[kept]
     augmented = Augmented(kind.mean, kind.std, cutout, reflect)
     return Data(
