@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-ecosystem test-native wheel lint clean
+.PHONY: help setup demo test test-ecosystem test-native test-ray test-long wheel lint clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -34,6 +34,13 @@ test-ecosystem:  ## the tests beside Lightning, accelerate and transformers, in 
 
 test-native: setup ## the kernel tests under the address and undefined-behaviour sanitizers
 	@$(BIN)/python tests/kernels/native.py
+
+test-ray: setup  ## sweeps on a Ray cluster of this machine
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt ray
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_cluster.py
+
+test-long: setup ## thirty kills and five minutes of hostile files
+	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest tests/faults tests/fuzz
 
 wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
 	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"

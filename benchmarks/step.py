@@ -2,10 +2,10 @@
 
     python benchmarks/step.py [--model resnet32] [--rounds 7] [--out results/step.json]
 
-Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process, each right after a step of
-SGD; a ratio is the median over rounds of SGD's time / theirs. Peak memory is that of a process of its own, above what
-the built model holds. Beside them stand the column of the paper and, where `pytorch-optimizer` is installed, its SAM,
-LookSAM and GSAM.
+Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process, each step right after one
+of SGD; a ratio is SGD's least time over all rounds / theirs, so that a busy machine tells little. Peak memory is that
+of a process of its own, above what the built model holds. Beside them stand the column of the paper and, where
+`pytorch-optimizer` is installed, its SAM, LookSAM and GSAM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam import models
-from zosam.measure.throughput import beside
+from zosam.measure.throughput import undisturbed
 from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM
 from zosam.sparse import RigL
 
@@ -124,8 +123,8 @@ def peer(name: str, model_name: str, batch: int) -> Callable[[], object]:
     return step
 
 
-def steps_per_turn(name: str) -> int:
-    """A turn holds a whole period of methods whose steps differ."""
+def period(name: str) -> int:
+    """After how many steps the costs of a method's steps repeat."""
     return 10 if name == "LookSAM k=10" else 5 if name.startswith("LookSAM") or "every 5" in name else 1
 
 
@@ -165,13 +164,9 @@ def main() -> None:
         turns = {n: ours(n, model_name, arguments.batch, arguments.sparsity) for n in names}
         turns |= {n: peer(n, model_name, arguments.batch) for n in peers}
 
-        def turn(name: str, take: Callable[[], object]) -> Callable[[], object]:
-            return lambda: [take() for _ in range(steps_per_turn(name))]
-
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
-        contestants = {n: turn(n, take) for n, take in turns.items()}
-        found = beside(contestants, turns["SGD"], rounds=arguments.rounds, clock=clock)
-        speed = {n: median(found[n]) * steps_per_turn(n) for n in turns}
+        contestants = {n: (take, period(n)) for n, take in turns.items()}
+        speed = undisturbed(contestants, turns["SGD"], rounds=arguments.rounds, clock=clock)
         memory = {}
         if arguments.memory:
             memory = {n: peak_memory(n, model_name, arguments.batch, arguments.sparsity) for n in names}
@@ -182,9 +177,8 @@ def main() -> None:
             peak = f"{memory[n] / 2**20:9.0f} MB {memory[n] / memory['SGD']:6.2f}" if n in memory else ""
             print(f"{n:32} {speed[n]:11.3f} {paper} {peak}")
             rows.append(
-                {"model": model_name, "name": n, "ratio": speed[n], "paper": PAPER.get(n), "peak_bytes": memory.get(n),
-                 "rounds": [r * steps_per_turn(n) for r in found[n]]}
-            )  # fmt: skip
+                {"model": model_name, "name": n, "ratio": speed[n], "paper": PAPER.get(n), "peak_bytes": memory.get(n)}
+            )
     made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
     made_with["clock"] = arguments.clock
     if arguments.out:

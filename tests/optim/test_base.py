@@ -528,6 +528,19 @@ def test_diagnostics_of_a_step():
     assert {"loss_up", "loss_down", "cosine", "relative_length"} <= zo.diagnostics.keys()
 
 
+def test_diagnostics_are_those_of_the_last_step():
+    model = net()
+    sam = SAM(sgd(model), rho=0.1)
+    sam.diagnostics = {}
+    sam.step(lambda: loss_of(model))
+    assert "cosine" in sam.diagnostics
+    for group in sam.param_groups:
+        group["rho"] = 0.0  # a step that does not climb has no cosine: that of the step before must not stay
+    sam.step(lambda: loss_of(model))
+    assert "cosine" not in sam.diagnostics
+    assert sam.diagnostics["backward_passes"] == 1
+
+
 def test_schedules_at_given_steps():
     linear, cosine = schedules.Linear(0.1, 0.5, 10), schedules.Cosine(0.1, 0.5, 10)
     assert [linear(t, 0.0) for t in (0, 5, 10, 99)] == pytest.approx([0.1, 0.3, 0.5, 0.5])

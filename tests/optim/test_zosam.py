@@ -205,6 +205,29 @@ def test_every_keeps_the_perturbation():
     assert [grad for _, grad in calls] == [False, False, True, True, True] * 2
 
 
+def test_a_kept_perturbation_is_rho_long_after_the_masks_have_moved():
+    w = nn.Parameter(torch.ones(8, dtype=torch.float64))
+    optimizer = ZOSAM(torch.optim.SGD([w], lr=0.0), rho=0.5, every=10)
+    mask = torch.ones(8, dtype=torch.bool)
+    optimizer.masks[w] = mask
+    seen = []
+
+    def closure():
+        seen.append(w.detach().clone())
+        return (w * torch.arange(1.0, 9.0, dtype=torch.float64)).sum()
+
+    optimizer.step(closure)
+    mask[:4] = False
+    with torch.no_grad():
+        w.mul_(mask)
+    optimizer.step(closure)
+    offset = seen[-1] - w.detach()
+    assert offset[:4].eq(0).all()
+    assert float(offset.norm()) == pytest.approx(0.5)
+    first = seen[2][4:] - 1  # where the same four coordinates went in the first step
+    torch.testing.assert_close(offset[4:] / offset.norm(), first / first.norm())
+
+
 def cosine_with_gradient(guide, steps=30):
     """The mean |cosine| between the direction taken and the gradient, on a quadratic with noise in the gradient."""
     torch.manual_seed(0)
