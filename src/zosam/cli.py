@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,29 +10,47 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from zosam.files import Busy
 from zosam.names import summary
+from zosam.paper import commands
+from zosam.preempt import Preempted
+from zosam.record import read_record
 from zosam.run import Run, run
 
 console = Console()
 app = tyro.extras.SubcommandApp()
+for command in (commands.table, commands.figure, commands.report):
+    app.command(command)
 
 
 @app.command
-def train(what: Annotated[Run, tyro.conf.arg(name="")], out: Path = Path("runs"), data_dir: str | None = None) -> None:
+def train(
+    what: Annotated[Run, tyro.conf.arg(name="")],
+    out: Path = Path("runs"),
+    data_dir: str | None = None,
+    checkpoint_minutes: float = 10.0,
+) -> None:
     """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
+
+    It ends with code 0 when done, 2 if something is wrong, 75 after SIGTERM (run it again), 130 after Ctrl-C.
 
     Args:
         what: What to train.
         out: Folder that holds the folders of all runs.
         data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        checkpoint_minutes: How often to write a checkpoint within an epoch; there is one after every epoch.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task(what.folder, total=None)
         record = run(
-            what, out, data_dir=data_dir, tick=lambda done, of: progress.update(task, completed=done, total=of)
+            what,
+            out,
+            data_dir=data_dir,
+            tick=lambda done, of: progress.update(task, completed=done, total=of),
+            checkpoint_minutes=checkpoint_minutes,
         )
         progress.update(task, completed=record.last["step"], total=record.last["step"])
     show(record.path)
@@ -66,18 +83,17 @@ def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
     Args:
         path: The run's folder.
     """
-    file = path / "record.json"
-    if not file.exists():
+    if not (path / "record.json").exists():
         begun = (path / "run.json").exists()
         raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
-    record = json.loads(file.read_text())
+    record = read_record(path)
     last = record["epochs"][-1]
     best = max(record["epochs"], key=lambda e: e["test_accuracy"])
     defaults = Run()
     table = Table(box=None, show_header=False, pad_edge=False)
     for field, value in record["run"].items():
         mark = "" if getattr(defaults, field, None) == value else "  (not the default)"
-        table.add_row(f"  {field}", f"{value}{mark}")
+        table.add_row(plain(f"  {field}"), plain(f"{value}{mark}"))
     table.add_row("", "")
     table.add_row("  status", record["status"])
     table.add_row("  epochs, steps", f"{last['epoch']}, {last['step']:,}")
@@ -88,9 +104,14 @@ def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
     table.add_row("  sparsity", f"{last['sparsity']:.2%}")
     table.add_row("  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward")
     table.add_row("  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s")
-    table.add_row("  made with", ", ".join(f"{k} {v}" for k, v in record["made_with"].items()))
-    console.print(f"{path}\n", style="bold", highlight=False)
+    table.add_row("  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items())))
+    console.print(plain(f"{path}\n"), style="bold", highlight=False)
     console.print(table, highlight=False)
+
+
+def plain(text: str) -> Text:
+    """Text from a file, as it is: neither markup nor control characters do anything."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 @app.command
@@ -111,6 +132,7 @@ def export(
     form: Literal["compressed", "dense", "onnx"] = "compressed",
     out: Path | None = None,
     data_dir: str | None = None,
+    model: str | None = None,
 ) -> None:
     """Write the network of a finished run as compressed or dense safetensors, or as ONNX.
 
@@ -119,13 +141,16 @@ def export(
         form: compressed holds active weights and one bit per weight; dense a plain state_dict; onnx the network.
         out: Folder for the file; by default the run's.
         data_dir: Where data sets lie, for the example picture that ONNX needs.
+        model: The network, module:function, if it is your own: a record alone does not make its code run.
     """
+    from zosam import models
     from zosam.run import finished, load_data
     from zosam.sparse.export import export
 
     record = finished(path)
     example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None
-    file = export(record.load(), out or path, form, masks=record.masks() or None, example=example)
+    own = None if model is None else models.build(model, record.classes)
+    file = export(record.load(own), out or path, form, masks=record.masks() or None, example=example)
     console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
 
 
@@ -187,6 +212,9 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("\nStopped. The same command goes on from the last finished epoch.")
         sys.exit(130)
-    except (ValueError, FileNotFoundError, FloatingPointError, ImportError, Busy) as error:
-        Console(stderr=True).print(f"zosam: {error}", style="red", highlight=False, markup=False)
+    except Preempted as stop:
+        console.print(f"\n{stop}")
+        sys.exit(stop.code)
+    except (ValueError, OSError, FloatingPointError, ImportError, Busy) as error:
+        Console(stderr=True).print(plain(f"zosam: {error}"), style="red", highlight=False)
         sys.exit(2)

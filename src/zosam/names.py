@@ -88,7 +88,7 @@ def _value(text: str) -> Any:
     if text in {"None", "none"}:
         return None
     over, slash, under = text.partition("/")
-    if slash and over.isdigit() and under.isdigit() and int(under):
+    if slash and len(text) < 40 and over.isdecimal() and under.isdecimal() and int(under):
         return int(over) / int(under)
     for kind in (int, float):
         try:

@@ -1,5 +1,6 @@
 """Downloads against a server of our own: resumed, checked, unpacked whole, and clear when they fail."""
 
+import gzip
 import hashlib
 import io
 import os
@@ -159,6 +160,30 @@ def test_nothing_leaves_the_folder(serve, tmp_path, content):
     assert os.listdir(tmp_path / "deep") == ["er"]
     assert os.listdir(inside) == ["set.tar.gz"]
     assert not os.path.exists("/tmp/zosam-outside")
+
+
+def claiming(size, kind=tarfile.REGTYPE):
+    """An archive of one member that claims to be larger than it is."""
+    member = tarfile.TarInfo("set/a")
+    member.size, member.type = size, kind
+    return gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [claiming(1 << 40), archive({"set/a": bytes(10 << 20)}), archive({f"set/{n}": bytes(1 << 20) for n in range(10)})],
+    ids=["claimed", "one", "many"],
+)
+def test_more_than_can_be_in_it(serve, tmp_path, content):
+    with pytest.raises(DataError, match=r"claims to hold more than can be in it|cannot be unpacked"):
+        fetch(serve(content), tmp_path)
+    assert os.listdir(tmp_path) == ["set.tar.gz"]
+
+
+def test_a_file_with_holes(serve, tmp_path):
+    with pytest.raises(DataError, match=r"not a plain file inside it|cannot be unpacked"):
+        fetch(serve(claiming(1 << 40, tarfile.GNUTYPE_SPARSE)), tmp_path)
+    assert os.listdir(tmp_path) == ["set.tar.gz"]
 
 
 @pytest.mark.parametrize(

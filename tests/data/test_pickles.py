@@ -78,6 +78,26 @@ def test_other_codecs_are_refused(tmp_path):
         read_pickle(path, "get it again")
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (b"(S'true'\nios\nsystem\n.", "instruction"),  # INST
+        (b"(cos\nsystem\nS'true'\no.", "asks for os.system"),
+        (b"cnumpy\nndarray\n(t\x81.", "instruction NEWOBJ"),
+        (b"cnumpy\nndarray\nK\x05\x85R.", "a call of numpy ndarray"),
+        (b"c_codecs\nencode\n}b.", "build"),  # the function itself is not there to be changed
+        (b"\x82\x01.", "instruction EXT1"),
+        (b"Pfile\n.", "instruction PERSID"),
+        (b"N2.", "instruction DUP"),
+        (b"\x80\x02}(K\x01K\x02u.", "keys are no text"),
+        (b"\x80\x02K\x05", "exhausted"),
+    ],
+)
+def test_other_programs_are_refused(tmp_path, program, reason):
+    with pytest.raises(DataError, match=reason):
+        read_pickle(write(tmp_path / "batch", program), "get it again")
+
+
 @pytest.mark.parametrize("keep", [0, 1, 50, 1000, -1])
 def test_truncated(tmp_path, rows, keep):
     path = write(tmp_path / "batch", canonical(rows, [0, 1, 2, 3, 4])[:keep])

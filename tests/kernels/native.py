@@ -1,14 +1,16 @@
-"""The kernel tests once more under the address and undefined-behaviour sanitizers: `make test-native`.
+"""The kernel tests once more on other builds of the C source: `make test-native`.
 
-    python tests/kernels/native.py [variant ...]
+    python tests/kernels/native.py [--plain] [--sanitized]
 
-Builds the C source with -fsanitize=address,undefined for each variant that this CPU runs, and runs the tests of the
-kernels on that library. Needs gcc or clang with its sanitizer runtimes.
+Sanitized: every variant that this CPU runs, under the address and undefined-behaviour sanitizers; also one with the 16
+lanes of AVX-512 in the registers that are there. Plain: every variant by every compiler that is found. Both, if
+neither is asked for. Needs gcc or clang with its sanitizer runtimes.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,8 +18,9 @@ from pathlib import Path
 
 from zosam.kernels import build
 
-FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-TESTS = ("test_region.py", "test_accelerate.py")
+SANITIZE = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+SIXTEEN = ("-DLANES=16", "-Wno-psabi")
+TESTS = ("test_region.py", "test_rows.py", "test_accelerate.py")
 
 
 def runtime(name: str) -> str:
@@ -28,22 +31,38 @@ def runtime(name: str) -> str:
     return subprocess.run([cc, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def main() -> None:
+def check(title: str, variant: str, flags: tuple[str, ...], more: dict[str, str]) -> None:
+    """Run the tests on one build; the first failure ends everything."""
     here = Path(__file__).parent
-    for variant in sys.argv[1:] or build.variants():
-        with tempfile.TemporaryDirectory() as folder:
-            library = build.compile_library(variant, Path(folder), FLAGS)
-            environment = os.environ | {
-                "ZOSAM_LIBRARY": str(library),
-                "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
-                "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter's own, by design
-                "OMP_NUM_THREADS": "1",
-            }
-            print(f"{variant} under the sanitizers", flush=True)
-            command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-            done = subprocess.run([*command, *(str(here / t) for t in TESTS)], env=environment, check=False)
-            if done.returncode:
-                raise SystemExit(done.returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        library = build.compile_library(variant, Path(folder), flags)
+        print(f"{variant}, {title}", flush=True)
+        environment = os.environ | more | {"ZOSAM_LIBRARY": str(library), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        done = subprocess.run([*command, *(str(here / t) for t in TESTS)], env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def main() -> None:
+    asked = sys.argv[1:] or ["--plain", "--sanitized"]
+    own = {"CC": os.environ["CC"]} if "CC" in os.environ else {}
+    if "--plain" in asked:
+        for compiler in filter(shutil.which, ("gcc", "clang")):
+            os.environ["CC"] = compiler
+            for variant in build.variants():
+                check(f"by {compiler}", variant, (), {})
+            check(f"by {compiler}, 16 lanes", build.variants()[0], SIXTEEN, {})
+        del os.environ["CC"]
+        os.environ.update(own)
+    if "--sanitized" in asked:
+        sanitizers = {
+            "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
+            "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter's own, by design
+        }
+        for variant in build.variants():
+            check("under the sanitizers", variant, SANITIZE, sanitizers)
+        check("16 lanes, under the sanitizers", build.variants()[0], (*SANITIZE, *SIXTEEN), sanitizers)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,16 @@ def test_every_variant_compiles_and_says_its_width(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(build, "SHIPPED", tmp_path)
     monkeypatch.setattr(build, "variants", lambda: ["portable"])
     assert build.find_library() == (path, "shipped")
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_widest_build_uses_the_widest_registers(compiler: str) -> None:
+    """No CPU is needed to compile for AVX-512, only to run it."""
+    if shutil.which(compiler) is None or platform.machine() != "x86_64":
+        pytest.skip(f"no {compiler} for x86-64")
+    command = [compiler, *build.FLAGS, "-march=x86-64-v4", "-S", "-o", "-", str(build.SOURCE)]
+    assembly = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert assembly.count("%zmm") > 1000
 
 
 def test_a_built_library_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import accelerate, choose, report
+from zosam.kernels import accelerate, choices, choose, report, restore
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +54,60 @@ def test_a_broken_cache_is_ignored(masks: Any, tmp_path: Path) -> None:
     net = model()
     accelerate(net, masks(net, 0.9), torch.randn(8, 4, 8, 8))
     assert len(choose._known) == 3
+
+
+def timings(fast: str) -> Any:
+    """Measurements by which one kind of layer stays dense inside a region, and regions win."""
+    return lambda key, measure: 0.5 if fast in key else 2.0
+
+
+def sums(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    net.zero_grad()
+    out = net(x)
+    out.square().sum().backward()
+    return [out.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+
+
+def test_choices_are_done_again_without_measuring(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, x = model().eval(), torch.randn(8, 4, 8, 8)
+    sparse = masks(net, 0.9)
+    before = copy.deepcopy(net.state_dict())
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    accelerate(net, sparse, x)
+    first, chosen, bits = report(net), json.loads(json.dumps(choices(net))), sums(net, x)
+    monkeypatch.setattr(choose, "_remember", timings(" layer "))
+    accelerate(net, sparse, x)
+    assert report(net) != first
+    assert any(not torch.equal(a, b) for a, b in zip(bits, sums(net, x), strict=True))
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: pytest.fail("measured again"))
+    accelerate(net, sparse, x, chosen)
+    assert report(net) == first
+    assert choices(net) == chosen
+    assert all(torch.equal(a, b) for a, b in zip(bits, sums(net, x), strict=True))
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert choices(restore(net)) == {}
+
+
+def test_a_choice_against_the_kernels_is_kept_too(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = model(), torch.randn(8, 4, 8, 8)
+    sparse = masks(net, 0.9)
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: 0.5)
+    chosen = choices(accelerate(net, sparse, x))
+    assert list(chosen[""].values()) == [None]
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    assert "layers sparse" not in report(accelerate(net, sparse, x, chosen))
+
+
+def test_regions_that_choices_do_not_know_are_measured(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = model(), torch.randn(8, 4, 8, 8)
+    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    accelerate(net, masks(net, 0.9), x, {"": {"another to one": None}, "gone": {}})
+    assert "2 of 2 layers sparse" in report(net)
+
+
+@pytest.mark.parametrize("wrong", [[], {"": []}, {"": {"a to b": 3}}])
+def test_what_are_no_choices_is_refused(masks: Any, wrong: Any) -> None:
+    net, x = model(), torch.randn(8, 4, 8, 8)
+    with pytest.raises(ValueError, match="choices"):
+        accelerate(net, masks(net, 0.9), x, wrong)

@@ -8,49 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, choose, report
 
-QUICK = settings(
-    max_examples=60, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
-
-
-def error(got: Tensor, true: Tensor) -> float:
-    return float((got.double() - true).norm())
-
-
-def agree(model: nn.Module, sparse: Any, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> None:
-    """Outputs, gradients and buffers as close to float64 as torch's own float32, within 2x (plus rounding)."""
-    weigh = torch.linspace(-1, 1, 64, dtype=torch.float64)
-    loss = loss or (lambda out: (out * weigh.to(out.dtype)[torch.arange(out.numel()) % 64].view(out.shape)).sum())
-    plain, exact = copy.deepcopy(model), copy.deepcopy(model).double()
-    accelerate(model, sparse, x)
-    results = []
-    for net, dtype in ((exact, torch.float64), (plain, torch.float32), (model, torch.float32)):
-        into = x.detach().clone().to(dtype).requires_grad_()
-        out = net(into)
-        loss(out).backward()
-        tensors = {"out": out.detach(), "input": into.grad}
-        tensors |= {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-        tensors |= {name: b for name, b in net.named_buffers() if b.is_floating_point()}
-        for name, mask in sparse.masks.items():
-            if name in tensors:
-                tensors[name] = tensors[name] * mask
-        results.append(tensors)
-    scale = max(1.0, *(float(p.grad.abs().max()) for p in exact.parameters() if p.grad is not None))
-    for name, true in results[0].items():
-        assert true is not None
-        ours, theirs = error(results[2][name], true), error(results[1][name], true)
-        room = 4e-7 * (float(true.norm()) + scale * float(true.numel()) ** 0.5)
-        assert ours <= 2 * theirs + room, f"{name}: {ours:.2e}, torch {theirs:.2e}, norm {true.norm():.2e}"
-        if name in sparse.masks:
-            assert not results[2][name][~sparse.masks[name]].any()
+from .exact import QUICK, agree
 
 
 @QUICK
@@ -93,21 +58,6 @@ def test_layers_of_the_papers_networks(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False))
     agree(model, masks(model, 0.95), torch.randn(2, inputs, size, size))
-
-
-@QUICK
-@given(
-    rows=st.integers(1, 40), inputs=st.integers(1, 20), outputs=st.integers(1, 20),
-    sparsity=st.sampled_from([0.0, 0.9, 1.0]), bias=st.booleans(), deep=st.booleans(), seed=st.integers(0, 99),
-)  # fmt: skip
-def test_linear(
-    always: None, masks: Any, rows: int, inputs: int, outputs: int, sparsity: float, bias: bool, deep: bool, seed: int
-) -> None:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(inputs, outputs, bias), nn.ReLU(), nn.Linear(outputs, 3))
-    x = torch.randn(rows, 3, inputs) if deep else torch.randn(rows, inputs)
-    agree(model, masks(model, sparsity, seed), x)
-    assert "2 of 2 layers sparse" in report(model)
 
 
 class Basic(nn.Module):

@@ -8,9 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam import accelerate
-from zosam.kernels import library
+from zosam.kernels import choose, library
 from zosam.optim import OPTIMIZERS, ZOSAM
+from zosam.run import Run, run
 from zosam.sparse import RigL
+
+kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
 
 
 def train(make, fast):
@@ -39,9 +42,36 @@ def train(make, fast):
     return model
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
+@kernels
 @pytest.mark.parametrize("make", [*OPTIMIZERS.values(), lambda b: ZOSAM(b, pair=True), ZOSAM.fast])
 def test_an_accelerated_model_takes_the_same_steps(make):
     plain, fast = train(make, fast=False), train(make, fast=True)
     for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+class Stop(Exception):
+    """A training is cut off here."""
+
+
+@kernels
+def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeypatch):
+    what = Run(accelerate=True, epochs=2, batch_size=256)
+    weights = []
+
+    def stop_in_the_second_epoch(step, steps):
+        if step > steps // 2:
+            raise Stop
+
+    def timings(ratio):  # of dense to sparse
+        monkeypatch.setattr(choose, "_remember", lambda key, measure: ratio)
+
+    timings(2.0)
+    weights.append(run(what, tmp_path / "whole").load().state_dict())
+    with pytest.raises(Stop):
+        run(what, tmp_path / "resumed", tick=stop_in_the_second_epoch)
+    timings(0.5)
+    weights.append(run(what, tmp_path / "resumed").load().state_dict())
+    weights.append(run(what, tmp_path / "other").load().state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))

@@ -119,8 +119,8 @@ def _array(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if not path.exists():
         raise missing(path, ADVICE)
     try:
-        array: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array: NDArray[np.uint8] = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # a damaged header can fail in any way
         raise DataError(f"{path} is damaged ({error}): {ADVICE}") from error
     if array.shape != shape or array.dtype.kind not in "ui" or (array.ndim > 1 and array.dtype != np.uint8):
         raise DataError(f"{path} must be of shape {shape}, found {array.dtype} {array.shape}: {ADVICE}")

@@ -20,6 +20,7 @@ from zosam.data.place import data_folder
 from zosam.names import find
 
 CHUNK = 1 << 18
+MOST_UNPACKED = 100  # times the size of the archive; pictures hardly shrink
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def _download(source: Source, part: Path, by_hand: str) -> None:
         with urllib.request.urlopen(request, timeout=30) as answer:
             if answer.status != 206:  # the server sends all of it
                 have = 0
-            total = have + int(answer.headers.get("Content-Length") or 0)
+            length = answer.headers.get("Content-Length") or ""
+            total = have + int(length) if length.isdecimal() else 0
             with open(part, "ab" if have else "wb") as file, _progress() as progress:
                 task = progress.add_task(source.archive, total=total or None, completed=have)
                 while chunk := answer.read(CHUNK):
@@ -112,15 +114,20 @@ def _download(source: Source, part: Path, by_hand: str) -> None:
 
 def _unpack(archive: Path, target: Path, by_hand: str) -> None:
     """Unpack into a folder aside and rename it; nothing may leave that folder, and only plain files count."""
+    room = MOST_UNPACKED * archive.stat().st_size
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=target.parent) as aside:
         try:
             with tarfile.open(archive) as tar:
                 for member in tar:
                     name = PurePosixPath(member.name)
-                    if name.is_absolute() or ".." in name.parts or not (member.isfile() or member.isdir()):
+                    plain = (member.isreg() and not member.issparse()) or member.isdir()
+                    if name.is_absolute() or ".." in name.parts or not plain:
                         raise DataError(
                             f"{archive} holds {member.name!r}, which is not a plain file inside it: {by_hand}"
                         )
+                    room -= member.size
+                    if room < 0:
+                        raise DataError(f"{archive} claims to hold more than can be in it: {by_hand}")
                     place = Path(aside, *name.parts)
                     if member.isdir():
                         place.mkdir(parents=True, exist_ok=True)
@@ -130,8 +137,10 @@ def _unpack(archive: Path, target: Path, by_hand: str) -> None:
                     assert stream is not None  # it is a plain file
                     with stream, open(place, "wb") as file:
                         shutil.copyfileobj(stream, file)
-        except (tarfile.TarError, EOFError) as error:
-            reason = str(error).partition("\n")[0]
+        except (DataError, OSError):
+            raise
+        except Exception as error:  # a damaged archive can fail in any way
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise DataError(f"{archive} cannot be unpacked ({reason}): remove it and run again, {by_hand}") from error
         inside = Path(aside, target.name)
         if not inside.is_dir():

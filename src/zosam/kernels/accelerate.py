@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import types
 import warnings
-from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from . import library
-from .choose import kept_buffers
+from .choose import Choices, kept_buffers
+from .dispatch import Dispatcher
 from .graph import trace
 from .layers import Layers, Masks
-from .rewrite import Rewritten, rewrite
+
+_chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 
 
-def accelerate(model: nn.Module, sparse: Masks | None = None, example: Tensor | None = None) -> nn.Module:
+def accelerate(
+    model: nn.Module,
+    sparse: Masks | None = None,
+    example: Tensor | None = None,
+    choices: dict[str, Choices] | None = None,
+) -> nn.Module:
     """Run the sparse layers of `model`, and what lies between them, on the sparse CPU kernels.
 
     Parameters, buffers, `state_dict`, optimizers and masks stay what they are; only `model.forward` is replaced.
     `sparse` holds the masks (`zosam.sparse.Sparsity`); `example` is one batch as in training, on which the faster
     way is measured, layer by layer. What the kernels do not understand runs as before, and where they would not
     be faster nothing changes. `restore(model)` takes it back.
+
+    Measurements differ from time to time, and with them the last bits. What `zosam.kernels.choices(model)` told of an
+    earlier time, given as `choices`, is done again without measuring.
     """
+    if isinstance(model, DataParallel | DistributedDataParallel):
+        name = type(model).__name__
+        raise TypeError(f"accelerate takes the model inside of {name}: accelerate(model.module, ...), before or after")
+    _check(choices)
     restore(model)
     lib = library.load()
     if lib is None:
@@ -37,12 +51,33 @@ def accelerate(model: nn.Module, sparse: Masks | None = None, example: Tensor | 
     if not layers.any_sparse():
         warnings.warn("accelerate found no masks for this model: it runs dense", RuntimeWarning, stacklevel=2)
         return model
+    names = {module: name for name, module in model.named_modules()}
+    _chosen[model] = {name: dict(regions) for name, regions in (choices or {}).items()}
     for module, inputs in _entry_points(model, example):
         if any(layers.mask(part) is not None for part in module.modules()):
-            dispatcher = Dispatcher(module, layers, inputs)
-            if dispatcher.version() is not None:
+            dispatcher = Dispatcher(module, layers, inputs, _chosen[model].setdefault(names[module], {}))
+            if dispatcher.gains():
                 module.forward = dispatcher
     return model
+
+
+def choices(model: nn.Module) -> dict[str, Choices]:
+    """What `accelerate` chose for this model, as plain values for a JSON file or a checkpoint.
+
+    By part of the model and region of that part: the layers that stay dense inside, or None if torch runs it all.
+    """
+    return {part: dict(regions) for part, regions in _chosen.get(model, {}).items()}
+
+
+def _check(choices: dict[str, Choices] | None) -> None:
+    """They come out of files."""
+    fine = choices is None or (
+        isinstance(choices, dict)
+        and all(isinstance(part, dict) for part in choices.values())
+        and all(dense is None or isinstance(dense, list) for part in choices.values() for dense in part.values())
+    )
+    if not fine:
+        raise ValueError("these are no choices of kernels: give what zosam.kernels.choices(model) returned")
 
 
 def restore(model: nn.Module) -> nn.Module:
@@ -53,6 +88,7 @@ def restore(model: nn.Module) -> nn.Module:
             module.__dict__.pop("forward")
             if forward.own is not None:
                 module.__dict__["forward"] = forward.own
+    _chosen.pop(model, None)
     return model
 
 
@@ -91,59 +127,3 @@ def _entry_points(model: nn.Module, example: Tensor) -> list[tuple[nn.Module, tu
         return found
 
     return parts(model)
-
-
-class Dispatcher:
-    """Stands in for a module's forward: the rewritten graph where it holds, the module's own code elsewhere."""
-
-    def __init__(self, module: nn.Module, layers: Layers, example: tuple[Any, ...]) -> None:
-        self.module, self.layers = module, layers
-        self.example = tuple((x.shape, x.dtype) for x in example)
-        self.own: Callable[..., Any] | None = module.__dict__.get("forward")
-        self.inner = [m for m in module.modules() if m is not module]
-        self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
-        self.steered = [m for m in module.modules() if not m.__module__.startswith("torch.nn")]
-        self.versions: dict[tuple[bool, ...], Rewritten | None] = {}
-
-    def version(self) -> Rewritten | None:
-        """The rewritten graph for the present training flags: a module's own code may depend on them."""
-        key = tuple(m.training for m in self.steered)
-        if key not in self.versions:
-            self.versions[key] = rewrite(self.module, self.layers, self.example)
-        return self.versions[key]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plain(args):
-            return self.original(*args, **kwargs)
-        version = self.version()
-        return self.original(*args, **kwargs) if version is None else version.graph(*args, **kwargs)
-
-    def original(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward."""
-        if self.own is not None:
-            return self.own(*args, **kwargs)
-        return type(self.module).forward(self.module, *args, **kwargs)
-
-    def _plain(self, args: tuple[Any, ...]) -> bool:
-        """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
-        if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-            return True
-        if any(isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in args):
-            return True
-        if any(parent._modules != parts for parent, parts in self.structure):
-            return True  # a layer was replaced after the model was accelerated
-        return any(
-            m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in self.inner
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copied model has its own parameters: it runs its own code until it is accelerated itself."""
-        return _bind(type(self.module).forward, memo.get(id(self.module), self.module))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _bind, (type(self.module).forward, self.module)
-
-
-def _bind(function: Callable[..., Any], module: nn.Module) -> Any:
-    """A method that pickle can make: a loaded model runs its own code, as a copied one does."""
-    return types.MethodType(function, module)

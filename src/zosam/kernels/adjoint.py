@@ -3,7 +3,7 @@
 The gradient of a stored buffer is a sum of contributions, each either a plain buffer or a gradient that comes
 through a batch norm, `scale * h + gz * z + gb`. It is not computed for its own sake: the convolution that made
 the buffer reads the contributions as it fills its band. A convolution's input gradient closes the gate of the
-ReLU in front of it and sums what that layer's batch norm needs, before it is stored.
+ReLU in front of it (or takes the slope of the GELU) and sums what that layer's batch norm needs, before it is stored.
 """
 
 from __future__ import annotations
@@ -11,83 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, Term, View
-
-
-@dataclass(eq=False)
-class Part:
-    """One contribution to a gradient: a buffer, or a buffer that comes through a batch norm."""
-
-    buffer: Buffer
-    norm: NormStep | None = None
-
-
-@dataclass(eq=False)
-class GradientSink:
-    """What happens to a gradient before it is stored: add, gate by a ReLU, sum for a batch norm."""
-
-    out: Buffer | None = None
-    add: Buffer | None = None
-    gate: Term | None = None
-    sums: Buffer | None = None
-    norm: NormStep | None = None
-
-
-@dataclass(eq=False)
-class ConvBack:
-    """Input and weight gradient of a convolution."""
-
-    conv: Conv
-    parts: list[Part]
-    source: View
-    sink: GradientSink
-    store: Buffer | None = None  # the gradient of the output, if someone else wants it too
-
-
-@dataclass(eq=False)
-class PassBack:
-    """An element-wise pass over gradients; with a position, the spread of that output's pooled gradient."""
-
-    parts: list[Part]
-    sink: GradientSink
-    like: Buffer
-    position: int | None = None
-
-
-@dataclass(eq=False)
-class BiasBack:
-    """The gradient of a convolution's bias: the output gradient summed per channel."""
-
-    conv: Conv
-    parts: list[Part]
-    sums: Buffer
-
-
-@dataclass(eq=False)
-class NormBack:
-    """From sums to the gradients of gamma and beta, and to what a Part through this norm needs."""
-
-    norm: NormStep
-    sums: Buffer
-
-
-@dataclass(eq=False)
-class EnterBack:
-    """Gradient of a region output -> buffer."""
-
-    position: int
-    out: Buffer
-
-
-@dataclass(eq=False)
-class LeaveBack:
-    """Buffer -> gradient of a region input; None if nothing came."""
-
-    source: Buffer | None
-    position: int
-
-
-BackOp = ConvBack | PassBack | BiasBack | NormBack | EnterBack | LeaveBack
+from .plan import Buffer, Conv, Enter, Forward, Leave, Pass, RowNorm, Term, View
+from .plan_backward import BackOp, ConvBack, GradientSink, NormBack, Part, PassBack, RowNormBack
 
 
 @dataclass
@@ -104,14 +29,17 @@ class Adjoint:
         for op in reversed(self.forward.ops):
             if isinstance(op, Leave):
                 out = _like(op.source)
-                self.ops.append(EnterBack(op.position, out))
+                self.ops.append(Enter(op.position, out))
                 self._give(op.source, Part(out))
             elif isinstance(op, Conv):
                 self._conv(op, unwanted)
             elif isinstance(op, Pass):
                 self._pass(op)
+            elif isinstance(op, RowNorm):
+                self._row_norm(op)
             elif isinstance(op, Enter) and op.out not in unwanted:
-                self.ops.append(LeaveBack(self._plain(self.pending.pop(op.out, []), op.out), op.position))
+                gradient = self._plain(self.pending.pop(op.out, []), op.out)
+                self.ops += [Leave(gradient, op.position)] if gradient else []
         return self.ops
 
     def _give(self, buffer: Buffer, part: Part) -> None:
@@ -151,19 +79,9 @@ class Adjoint:
                 store = _like(op.out)
             if op.add:
                 self._give(op.add, Part(store or parts[0].buffer))
-        if op.module.bias is not None:
-            self.ops.append(BiasBack(op, parts, _sums(op.out)))
         view = op.source
         if view.raw and op.made is None:  # the input is a buffer: add to its gradient
-            sink = GradientSink()
-            if view.like not in unwanted:
-                known = self.pending.get(view.like, [])
-                plain = next((p for p in known if p.norm is None), None)
-                if plain and not op.dense:
-                    known.remove(plain)
-                    sink.add = plain.buffer
-                sink.out = _like(view.like)
-                self._give(view.like, Part(sink.out))
+            sink = GradientSink() if view.like in unwanted else self._joining(view.like, alone=op.dense)
             self.ops.append(ConvBack(op, parts, view, sink, store))
             return
         reading = View([Term(op.made)]) if op.made else view
@@ -171,6 +89,21 @@ class Adjoint:
         sink = self._sink(view, others)
         self.ops.append(ConvBack(op, parts, reading, sink, store))
         self._distribute(view, sink)
+
+    def _joining(self, buffer: Buffer, alone: bool = False) -> GradientSink:
+        """The sink of one more contribution to a gradient; it adds one that is known, unless it must stand alone."""
+        known = self.pending.get(buffer, [])
+        plain = None if alone else next((p for p in known if p.norm is None), None)
+        if plain:
+            known.remove(plain)
+        out = _like(buffer)
+        self._give(buffer, Part(out))
+        return GradientSink(out, plain.buffer if plain else None)
+
+    def _row_norm(self, op: RowNorm) -> None:
+        parts = self._readable(self.pending.pop(op.out, []), op.out)
+        if parts:
+            self.ops.append(RowNormBack(op, parts, self._joining(op.source)))
 
     def _pass(self, op: Pass) -> None:
         known = self.pending.pop(op.out, []) if op.out else []
@@ -180,18 +113,18 @@ class Adjoint:
             parts, others = self._readable(known, op.source.like), None
         else:
             parts, others = [], self._plain(known, op.source.like)
-        sink = self._sink(View(op.source.terms, op.source.relu, op.out), others)
+        sink = self._sink(View(op.source.terms, op.source.activation, op.out), others)
         self.ops.append(PassBack(parts, sink, op.source.like, op.position))
         self._distribute(op.source, sink)
 
     def _sink(self, view: View, add: Buffer | None) -> GradientSink:
         """Gate and sums for the gradient of a view."""
-        gate = None
-        if view.relu:
-            gate = Term(view.made) if view.made else view.terms[0]
+        gate = view.terms[0] if view.activation else None
+        if view.made and view.activation == "relu":
+            gate = Term(view.made)
         norm = next((term.norm for term in view.terms if term.norm), None)
         sums = _sums(view.like) if norm else None
-        return GradientSink(_like(view.like), add, gate, sums, norm)
+        return GradientSink(_like(view.like), add, gate, view.activation, sums, norm)
 
     def _distribute(self, view: View, sink: GradientSink) -> None:
         """Hand the gradient of a view to its terms."""

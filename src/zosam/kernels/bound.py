@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from ctypes import byref
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import adjoint as back
 from . import library
 from .layers import Layers
 from .library import Library
 from .memory import backward_traffic, forward_traffic, place
-from .plan import Buffer, Forward, NormStep, View
+from .plan import Activation, Buffer, Forward, NormStep, View
+from .plan_backward import BackOp, GradientSink, Part
 
 VECTORS = ("mean", "rstd", "scale", "shift", "gamma_gradient", "beta_gradient", "gz", "gb")
+ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu")  # by their number in C
 
 
 @dataclass
@@ -42,11 +44,15 @@ class Run:
         return weight
 
 
+def address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
 class Memory:
     """The arena of one program and the addresses in it; leased to one run at a time."""
 
     def __init__(
-        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[back.BackOp] | None
+        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[BackOp] | None
     ) -> None:
         self.lib, self.layers, self.images = lib, layers, images
         self.blocks = -(-images // lib.lanes)
@@ -79,11 +85,14 @@ class Memory:
         """The address of a buffer."""
         return None if buffer is None else self.arena.data_ptr() + 4 * (self.base + self.offset[buffer])
 
-    def sums(self, buffer: Buffer) -> Tensor:
-        """Statistics as [blocks, channels, 3, lanes]."""
-        shape = (self.blocks, buffer.channels, 3, self.lib.lanes)
-        start = self.base + self.offset[buffer]
-        return self.arena[start : start + shape[0] * shape[1] * 3 * shape[3]].view(shape)
+    def sweep(
+        self, like: Buffer, source: Any, sink: Any, threads: int, pooled: Tensor | None = None, backwards: int = 0
+    ) -> None:
+        """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels."""
+        self.lib.c.zk_pass(
+            self.images, like.channels, like.height * like.width, self.layers.plane(like.height, like.width),
+            None if source is None else byref(source), byref(sink), address(pooled), threads, backwards,
+        )  # fmt: skip
 
     def vector(self, norm: NormStep, name: str) -> int:
         """The address of one of the per-channel vectors of a norm."""
@@ -92,7 +101,7 @@ class Memory:
     def source(self, view: View, out: Buffer | None = None) -> tuple[Any, Tensor | None]:
         """A view as a C Source; for two normalised terms also the vector that must hold the sum of their shifts."""
         first, joint = view.terms[0], None
-        s = library.Source(relu=int(view.relu), out=self.at(out), x=self.at(first.buffer))
+        s = library.Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
         if first.norm is not None:
             s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
         if len(view.terms) == 2:
@@ -110,7 +119,7 @@ class Memory:
             shifts = [self.vectors[term.norm][3] for term in view.terms if term.norm is not None]
             torch.sum(torch.stack(shifts), 0, out=joint)
 
-    def gradient(self, parts: list[back.Part], out: Buffer | None = None) -> Any:
+    def gradient(self, parts: list[Part], out: Buffer | None = None) -> Any:
         """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""
         s = library.Source(out=self.at(out), x=self.at(parts[0].buffer))
         norm, free = parts[0].norm, ["y", "z"]
@@ -122,11 +131,11 @@ class Memory:
             setattr(s, name, self.at(part.buffer))
         return s
 
-    def sink(self, sink: back.GradientSink) -> Any:
+    def sink(self, sink: GradientSink) -> Any:
         """A gradient's sink as a C Sink."""
         k = library.Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
         if sink.gate is not None:
-            k.gate = self.at(sink.gate.buffer)
+            k.gate, k.activation = self.at(sink.gate.buffer), ACTIVATIONS.index(sink.activation)
             if sink.gate.norm is not None:
                 k.gs, k.gc, k.gb = (self.vector(sink.gate.norm, name) for name in ("scale", "mean", "shift"))
         if sink.norm is not None:

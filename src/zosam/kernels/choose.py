@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .rewrite import Switch
 
 Example = Sequence[tuple[torch.Size, torch.dtype]]
+Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
 REPEATS = 2
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
 _known: dict[str, float] = {}
@@ -50,8 +51,20 @@ def samples(example: Example) -> list[Tensor]:
     return [torch.randn(s) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in example]
 
 
-def settle(module: nn.Module, switches: Sequence[Switch], example: Example) -> None:
-    """For every region decide which layers stay dense, then whether the kernels are worth it at all."""
+def settle(module: nn.Module, switches: Sequence[Switch], example: Example, choices: Choices) -> None:
+    """For every region decide which layers stay dense, then whether the kernels are worth it at all.
+
+    What `choices` holds is done without measuring; what it does not is measured and left there.
+    """
+    open_ = [switch for switch in switches if switch.title not in choices]
+    if open_:
+        _measure(module, open_, example)
+        choices.update({switch.title: switch.choice for switch in open_})
+    for switch in switches:
+        switch.choose(choices[switch.title])
+
+
+def _measure(module: nn.Module, switches: Sequence[Switch], example: Example) -> None:
     seen: dict[Switch, tuple[Tensor, ...]] = {}
     hooks = [s.register_forward_pre_hook(lambda s, args: seen.setdefault(s, args) and None) for s in switches]
     with kept_buffers(module), torch.random.fork_rng(devices=[]):

@@ -19,12 +19,13 @@ from torch.nn import functional as F
 _ADD = {operator.add, operator.iadd, torch.add}
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_}
 _POOL = {F.adaptive_avg_pool2d}
-_KINDS = dict.fromkeys(("conv", "norm", "pool", "shrink", "widen"), "image") | {"linear": "rows"}
+_KINDS = dict.fromkeys(("conv", "norm", "pool", "shrink", "widen"), "image") | {"linear": "rows", "row_norm": "rows"}
+_STARTS = {"conv", "linear", "norm", "row_norm"}
 
 
 @dataclass
 class Step:
-    """One understood operation: conv, linear, norm, relu, add, same, pool, shrink (every n-th pixel) or widen."""
+    """One understood operation: conv, linear, norm, row_norm, relu, gelu, add, same, pool, shrink (pixels) or widen."""
 
     kind: str
     name: str
@@ -75,6 +76,8 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
         if node.target in _RELU and len(inputs) == 1:
             inplace = bool(node.kwargs.get("inplace")) or node.target in (F.relu_, torch.relu_)
             return Step("relu", node.name, inputs, inplace=inplace)
+        if node.target is F.gelu and len(inputs) == 1 and node.kwargs.get("approximate", "none") == "none":
+            return Step("gelu", node.name, inputs)
         if node.target in _POOL and node.args[1:] in ((1,), ((1, 1),)):
             return Step("pool", node.name, inputs, keepdim=True)
         if node.target is torch.mean:
@@ -100,7 +103,7 @@ def regions(graph: GraphModule, wanted: Callable[[nn.Module], bool]) -> list[Reg
     for node in graph.graph.nodes:
         step = understood(node, modules)
         kind = _KINDS.get(step.kind, "") if step else ""
-        starts = step is not None and step.kind in ("conv", "linear", "norm")
+        starts = step is not None and step.kind in _STARTS
         if current and (step is None or (kind and kind != current.kind)):
             found.append(current)
             current = None
@@ -172,8 +175,12 @@ def _module_kind(module: nn.Module) -> tuple[str, bool]:
         return "linear", False
     if kind is nn.BatchNorm2d:
         return "norm", False
+    if kind is nn.LayerNorm and len(getattr(module, "normalized_shape", ())) == 1:
+        return "row_norm", False
     if kind is nn.ReLU:
         return "relu", False
+    if kind is nn.GELU and getattr(module, "approximate", "") == "none":
+        return "gelu", False
     if kind is nn.Identity or (kind is nn.Dropout and getattr(module, "p", 1) == 0):
         return "same", False
     if kind is nn.AdaptiveAvgPool2d and getattr(module, "output_size", None) in (1, (1, 1)):

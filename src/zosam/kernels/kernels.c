@@ -11,8 +11,10 @@
  * per active weight.
  *
  * Fusion.  A Source says what is read: relu(xs * (x - xc) + xb + ys * (y - yc) + z), so that batch norm,
- * residual and ReLU of the layer before happen while the band is filled.  A Sink says what is done with a result before it
- * is stored: add a tensor, close the gate of a ReLU, sum what batch norm needs.
+ * residual and ReLU (or GELU) of the layer before happen while the band is filled.  A Sink says what is done
+ * with a result before it is stored: add a tensor, close the gate of a ReLU, sum what batch norm needs.
+ *
+ * Rows.  A linear layer is a 1 x 1 convolution on small images whose pixels are the rows of its input.
  *
  * Threads take contiguous ranges of blocks, so results depend on the number of threads only.
  */
@@ -23,14 +25,17 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
-#define LANES 16
+#define WIDTH 16
 #define VARIANT "x86-64-v4"
 #elif defined(__AVX2__)
-#define LANES 8
+#define WIDTH 8
 #define VARIANT "x86-64-v3"
 #else
-#define LANES 4
+#define WIDTH 4
 #define VARIANT "portable"
+#endif
+#ifndef LANES /* a test may ask for more lanes than the registers hold; the compiler then takes several */
+#define LANES WIDTH
 #endif
 
 typedef float V __attribute__((vector_size(LANES * 4)));
@@ -47,23 +52,61 @@ ALWAYS V splat(float f) { return f - (V){}; }
 ALWAYS V relu(V v) { return (V)((M)v & ~(v < 0.0f)); }
 ALWAYS V where_positive(V v, V gate) { return (V)((M)v & ~(gate <= 0.0f)); }
 
+ALWAYS V pick(M where, V yes, V no) { return (V)(((M)yes & where) | ((M)no & ~where)); }
+
+/* e^x for x <= 0, within two units in the last place: 2^n times a polynomial in what is left. */
+ALWAYS V exp_negative(V x) {
+    x = pick(x < -87.0f, splat(-87.0f), x);
+    V n = x * 1.44269504f + 12582912.0f; /* this many added, the integer lies in the low bits */
+    V power = (V)(((M)n + 127) << 23);
+    n -= 12582912.0f;
+    V r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    V q = ((r * 1.381316e-3f + 8.369411e-3f) * r + 4.1668456e-2f) * r + 1.66665149e-1f;
+    return ((q * r + 0.49999993f) * r * r + r + 1.0f) * power;
+}
+
+/* The normal distribution: its density at x is returned, the mass below x is left in `below`.
+ * The mass of a tail is the density times a polynomial in 1 / (1 + 0.29 |x|), fitted to a relative error of 1e-8. */
+ALWAYS V normal(V x, V *below) {
+    V a = (V)((M)x & 0x7fffffff), density = exp_negative(a * a * -0.5f), t = 1.0f / (a * 0.29f + 1.0f);
+    V p = ((t * 0.0394736622f - 0.192956441f) * t + 0.304911374f) * t - 0.147732395f;
+    p = (((p * t + 0.181470026f) * t + 0.0796369358f) * t + 0.119775943f) * t + 0.1154209f;
+    V tail = p * t * density;
+    *below = pick(x < 0.0f, tail, 1.0f - tail);
+    return density * 0.398942280f;
+}
+
+ALWAYS V gelu(V x) {
+    V below;
+    normal(x, &below);
+    return x * below;
+}
+
+ALWAYS V gelu_slope(V x) {
+    V below, density = normal(x, &below);
+    return below + x * density;
+}
+
 ALWAYS float or_one(const float *p, int64_t c) { return p ? p[c] : 1.0f; }
 ALWAYS float or_zero(const float *p, int64_t c) { return p ? p[c] : 0.0f; }
 
-/* ---- structures shared with Python (indices.py) -------------------------------------------------- */
+/* ---- structures shared with Python (library.py) -------------------------------------------------- */
+
+enum { NONE, RELU, GELU };
 
 typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + z); vectors per channel, NULL for 1 or 0 */
     const float *x, *xs, *xc, *xb, *y, *ys, *yc, *z;
-    float *out; /* also stored here, if not NULL */
-    int64_t relu;
+    float *out;         /* also stored here, if not NULL */
+    int64_t activation; /* NONE, RELU or GELU; gelu takes x alone */
 } Source;
 
 typedef struct { /* out = gate(v + bias + add), with two sums per channel */
     float *out;
     const float *bias, *add;
-    const float *gate, *gs, *gc, *gb; /* zero where gs * (gate - gc) + gb <= 0 */
+    const float *gate, *gs, *gc, *gb; /* zero where gs * (gate - gc) + gb <= 0; for GELU times its slope there */
     const float *with, *center;       /* sums v and v * (with - center); if NULL, v and v * v (shifted) */
     float *stats;                     /* [blocks][channels][3][LANES]: shift, first sum, second sum */
+    int64_t activation;
 } Sink;
 
 typedef struct { /* active weights by group and row: offsets into a band, and where the value lies in the weight */
@@ -198,6 +241,16 @@ static int reserve(int parts, int slot, size_t floats) {
     return 0;
 }
 
+/* Vector i of the sums of all parts, as one number. */
+static float total(int64_t i, int parts) {
+    double all = 0;
+    for (int part = 0; part < parts; part++) {
+        V v = load(scratch[part][SUMS].data + i * LANES);
+        for (int lane = 0; lane < LANES; lane++) all += v[lane];
+    }
+    return (float)all;
+}
+
 static int parts_for(int64_t blocks, int64_t threads) {
     int64_t parts = threads < blocks ? threads : blocks;
     return parts < 1 ? 1 : parts > MAX_PARTS ? MAX_PARTS : (int)parts;
@@ -218,10 +271,11 @@ ALWAYS M real_lanes(int64_t images, int64_t block) {
 
 /* ---- filling a band from a Source ------------------------------------------------------------------ */
 
-enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8 };
+enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8, WITH_GELU = 16 };
 
 static int source_flags(const Source *s) {
-    return (s->y ? WITH_Y : 0) | (s->z ? WITH_Z : 0) | (s->relu ? WITH_RELU : 0) | (s->out ? WITH_OUT : 0);
+    int bend = s->activation == RELU ? WITH_RELU : s->activation == GELU ? WITH_GELU : 0;
+    return bend | (s->y ? WITH_Y : 0) | (s->z ? WITH_Z : 0) | (s->out ? WITH_OUT : 0);
 }
 
 /* `count` vectors at offset `at` of channel c, into `band`. */
@@ -235,6 +289,7 @@ ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, in
         if (flags & WITH_Y) v += (load(y + i) - yc) * ys;
         if (flags & WITH_Z) v += load(z + i);
         if (flags & WITH_RELU) v = relu(v);
+        if (flags & WITH_GELU) v = gelu(v);
         v = (V)((M)v & lanes);
         store(band + i, v);
         if (flags & WITH_OUT) store(out + i, v);
@@ -263,8 +318,8 @@ ALWAYS void fill_with(const int flags, const Source *s, int64_t base, int64_t pl
     }
 }
 
-#define SIXTEEN(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) \
-    CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(15)
+#define EACH_CASE(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) \
+    CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(WITH_GELU) CASE((WITH_GELU | WITH_OUT))
 
 static void fill(const Source *s, int64_t base, int64_t plane, int64_t channels, int64_t height, int64_t width,
                  int64_t row0, int64_t keep, int64_t rows, int64_t roll, int64_t left, int64_t band_width,
@@ -274,7 +329,7 @@ static void fill(const Source *s, int64_t base, int64_t plane, int64_t channels,
         fill_with(f, s, base, plane, channels, height, width, row0, keep, rows, roll, left, band_width, band_plane, \
                   lanes, band);                                                                             \
         break;
-    switch (source_flags(s)) { SIXTEEN(CASE) }
+    switch (source_flags(s)) { EACH_CASE(CASE) }
 #undef CASE
 }
 
@@ -319,8 +374,12 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
         if (k->gate) {
             V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
-            UNROLL for (int q = 0; q < TR * TC; q++) {
-                acc[q] = where_positive(acc[q], (load(k->gate + AT) - gc) * gs + gb);
+            if (k->activation == GELU) {
+                for (int q = 0; q < TR * TC; q++) acc[q] *= gelu_slope(load(k->gate + AT));
+            } else {
+                UNROLL for (int q = 0; q < TR * TC; q++) {
+                    acc[q] = where_positive(acc[q], (load(k->gate + AT) - gc) * gs + gb);
+                }
             }
         }
         UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
@@ -423,7 +482,7 @@ typedef struct {
     const Source *source, *gradient;
     const Index *index, *transposed;
     const Sink *sink;
-    int backwards, want_input, want_weight;
+    int backwards, want_input, want_weight, want_bias;
 } ConvJob;
 
 static void gather(const Index *index, int64_t count, const float *weight) {
@@ -460,7 +519,7 @@ static void forward_part(void *argument, int part, int parts) {
 
 EXPORT int zk_conv_forward(const Shape *s, const Source *source, const Index *index, const float *weight,
                            const Sink *sink, int64_t threads, int64_t backwards) {
-    ConvJob job = {s, source, NULL, index, NULL, sink, (int)backwards, 0, 0};
+    ConvJob job = {s, source, NULL, index, NULL, sink, (int)backwards, 0, 0, 0};
     int parts = parts_for(block_count(s), threads);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(parts, BAND, (size_t)(s->in_band * s->inputs)) ||
@@ -493,6 +552,18 @@ static void input_gradient(const ConvJob *job, int64_t n, int64_t y, int64_t row
     }
 }
 
+/* The gradient's own sum per channel, four columns of a band at a time. */
+static void add_bias(const float *gradient, int64_t plane, int64_t row, int64_t rows, int64_t columns,
+                     int64_t channels, float *sums) {
+    for (int64_t c = 0; c < channels; c++, gradient += plane, sums += LANES) {
+        V sum[4] = {};
+        for (int64_t r = 0; r < rows; r++) {
+            for (int64_t x = 0; x < columns; x++) sum[x % 4] += load(gradient + r * row + x * LANES);
+        }
+        store(sums, load(sums) + (sum[0] + sum[1] + (sum[2] + sum[3])));
+    }
+}
+
 static void backward_part(void *argument, int part, int parts) {
     const ConvJob *job = argument;
     const Shape *s = job->shape;
@@ -503,7 +574,7 @@ static void backward_part(void *argument, int part, int parts) {
     if (down < s->out_height) down = s->out_height;
     int64_t gradient_width = across + s->top + s->bottom, border = s->top + s->bottom;
     int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
-    if (job->want_weight) memset(sums, 0, (size_t)(s->active * LANES) * sizeof(float));
+    memset(sums, 0, (size_t)((s->active + s->outputs) * LANES) * sizeof(float));
     EACH_BLOCK(n, block_count(s), part, parts, job->backwards) {
         M lanes = real_lanes(s->images, n);
         float *stats = job->sink->stats ? job->sink->stats + n * s->inputs * 3 * LANES : NULL;
@@ -514,11 +585,15 @@ static void backward_part(void *argument, int part, int parts) {
                  y - s->top, y ? border : 0, rows + border, s->rows, s->top, gradient_width, s->out_band, lanes,
                  gradient);
             int64_t high = y + rows <= s->out_height ? rows : s->out_height - y;
+            const float *inner = gradient + (s->top * gradient_width + s->top) * LANES;
+            if (job->want_bias) {
+                add_bias(inner, s->out_band, gradient_width * LANES, high, s->out_width, s->outputs,
+                         sums + s->active * LANES);
+            }
             if (job->want_weight && high > 0) {
                 fill(job->source, n * s->inputs * s->in_plane, s->in_plane, s->inputs, s->height, s->width,
                      y * s->stride - s->pad, y ? overlap : 0, (high - 1) * s->stride + s->kernel,
                      s->rows * s->stride, s->pad, band_width, s->in_band, lanes, band);
-                const float *inner = gradient + (s->top * gradient_width + s->top) * LANES;
                 const WeightTile *table = weights[s->stride - 1];
                 EACH_TILE(high, s->out_width, {
                     table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
@@ -526,35 +601,33 @@ static void backward_part(void *argument, int part, int parts) {
                                 s->outputs, sums);
                 })
             }
-            if (job->want_input) input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[part][PARTIAL].data, &first);
+            if (job->want_input) {
+                input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[part][PARTIAL].data, &first);
+            }
         }
     }
 }
 
 /* `transposed` has stride * stride indices, one per parity of the input pixel, with `counts` weights each.
- * `weight_gradient` has the layout of `weight`; only active positions are written.  Either may be NULL. */
+ * `weight_gradient` has the layout of `weight`; only active positions are written.  Any gradient may be NULL. */
 EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source *source, const Index *index,
                             const Index *transposed, const int64_t *counts, const float *weight, const Sink *sink,
-                            float *weight_gradient, int64_t threads, int64_t backwards) {
+                            float *weight_gradient, float *bias_gradient, int64_t threads, int64_t backwards) {
     ConvJob job = {s, source, gradient, index, transposed, sink, (int)backwards, sink->out != NULL,
-                   weight_gradient != NULL};
+                   weight_gradient != NULL, bias_gradient != NULL};
     int parts = parts_for(block_count(s), threads);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(parts, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
                  reserve(parts, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
-                 (job.want_weight && (reserve(parts, BAND, (size_t)(s->in_band * s->inputs)) ||
-                                      reserve(parts, SUMS, (size_t)(s->active * LANES + LANES))));
+                 reserve(parts, SUMS, (size_t)((s->active + s->outputs) * LANES)) ||
+                 (job.want_weight && reserve(parts, BAND, (size_t)(s->in_band * s->inputs)));
     if (!failed) {
         for (int64_t i = 0; job.want_input && i < s->stride * s->stride; i++) gather(transposed + i, counts[i], weight);
         run(backward_part, &job, parts);
         for (int64_t i = 0; job.want_weight && i < s->active; i++) {
-            double total = 0;
-            for (int part = 0; part < parts; part++) {
-                V v = load(scratch[part][SUMS].data + i * LANES);
-                for (int lane = 0; lane < LANES; lane++) total += v[lane];
-            }
-            weight_gradient[index->pick[i]] = (float)total;
+            weight_gradient[index->pick[i]] = total(i, parts);
         }
+        for (int64_t c = 0; job.want_bias && c < s->outputs; c++) bias_gradient[c] = total(s->active + c, parts);
     }
     pthread_mutex_unlock(&pool.busy);
     return failed;
@@ -572,7 +645,10 @@ typedef struct {
 
 ALWAYS V sink_vector(const Sink *k, V v, int64_t at, V gs, V gc, V gb, V center, V shift, V *s0, V *s1) {
     if (k->add) v += load(k->add + at);
-    if (k->gate) v = where_positive(v, (load(k->gate + at) - gc) * gs + gb);
+    if (k->gate) {
+        V gate = (load(k->gate + at) - gc) * gs + gb;
+        v = k->activation == GELU ? v * gelu_slope(gate) : where_positive(v, gate);
+    }
     if (k->out) store(k->out + at, v);
     if (k->stats) {
         V d = k->with ? v : v - shift;
@@ -603,7 +679,7 @@ static void pass_part(void *argument, int part, int parts) {
                 if (job->source) {
                     switch (source_flags(job->source)) {
 #define CASE(f) case f: read_run(f, job->source, c, base + i * LANES, count, lanes, line); break;
-                        SIXTEEN(CASE)
+                        EACH_CASE(CASE)
 #undef CASE
                     }
                 }
@@ -649,35 +725,42 @@ typedef struct {
     int into;
 } MoveJob;
 
-#if defined(__clang__) /* has no __builtin_shuffle; it takes the plain loop in move_part */
-static int64_t move_squares(const MoveJob *j, int64_t n) {
-    (void)j;
-    (void)n;
-    return 0;
-}
-#else
 typedef float U __attribute__((vector_size(LANES * 4), aligned(4))); /* at any address */
 
+#define FOUR(F, i, step) F(i, step), F(i + 1, step), F(i + 2, step), F(i + 3, step)
+#if LANES == 4
+#define EACH_LANE(F, step) FOUR(F, 0, step)
+#elif LANES == 8
+#define EACH_LANE(F, step) FOUR(F, 0, step), FOUR(F, 4, step)
+#else
+#define EACH_LANE(F, step) FOUR(F, 0, step), FOUR(F, 4, step), FOUR(F, 8, step), FOUR(F, 12, step)
+#endif
+#define LOW(i, step) (((i) & (step)) ? LANES + (i) - (step) : (i))
+#define HIGH(i, step) (((i) & (step)) ? LANES + (i) : (i) + (step))
+#if defined(__clang__)
+#define SHUFFLE(a, b, F, step) __builtin_shufflevector(a, b, EACH_LANE(F, step))
+#else
+#define SHUFFLE(a, b, F, step) __builtin_shuffle(a, b, (M){EACH_LANE(F, step)})
+#endif
+
 /* One step of a transpose: swap the off-diagonal halves of every 2 * step square. */
-ALWAYS void swap_halves(V *r, const int step) {
-    M low, high;
-    UNROLL for (int j = 0; j < LANES; j++) {
-        low[j] = (j & step) ? LANES + j - step : j;
-        high[j] = (j & step) ? LANES + j : j + step;
+#define SWAP_HALVES(r, step)                     \
+    UNROLL for (int i = 0; i < LANES; i++) {     \
+        if (i & (step)) continue;                \
+        V a = r[i], b = r[i + (step)];           \
+        r[i] = SHUFFLE(a, b, LOW, step);         \
+        r[i + (step)] = SHUFFLE(a, b, HIGH, step); \
     }
-    UNROLL for (int i = 0; i < LANES; i++) {
-        if (i & step) continue;
-        V a = r[i], b = r[i + step];
-        r[i] = __builtin_shuffle(a, b, low);
-        r[i + step] = __builtin_shuffle(a, b, high);
-    }
-}
 
 ALWAYS void transpose(V *r) {
-    swap_halves(r, 1);
-    swap_halves(r, 2);
-    if (LANES > 4) swap_halves(r, LANES > 4 ? 4 : 1);
-    if (LANES > 8) swap_halves(r, LANES > 8 ? 8 : 1);
+    SWAP_HALVES(r, 1)
+    SWAP_HALVES(r, 2)
+#if LANES > 4
+    SWAP_HALVES(r, 4)
+#endif
+#if LANES > 8
+    SWAP_HALVES(r, 8)
+#endif
 }
 
 /* A full block whose channels lie side by side (channels_last, or rows): squares of LANES channels at a time.
@@ -704,7 +787,6 @@ static int64_t move_squares(const MoveJob *j, int64_t n) {
     }
     return done;
 }
-#endif
 
 static void move_part(void *argument, int part, int parts) {
     const MoveJob *j = argument;
@@ -808,4 +890,90 @@ EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
         b->gb[c] = b->batch_statistics ? (float)(-(double)b->scale[c] * sum / count) : 0;
     }
     return 0;
+}
+
+/* ---- layer norm: every row by its own mean and spread ------------------------------------------------ */
+
+typedef struct {
+    int64_t images, channels, area, plane;
+    double eps;
+    const float *x, *gamma, *beta;
+    float *out;             /* forward: gamma * (x - mean) / spread + beta; backward: the gradient of x, plus `add` */
+    const Source *gradient; /* of the forward's out; NULL in the forward */
+    const float *add;
+    float *gamma_gradient, *beta_gradient; /* NULL if not wanted */
+} RowNorm;
+
+/* Mean and 1 / spread of LANES rows, over channels that lie `plane` floats apart. */
+static void row_moments(const RowNorm *b, const float *x, V *mean, V *rstd) {
+    V sum[4] = {}, square[4] = {};
+    for (int64_t c = 0; c < b->channels; c++) sum[c % 4] += load(x + c * b->plane);
+    *mean = (sum[0] + sum[1] + (sum[2] + sum[3])) / (float)b->channels;
+    for (int64_t c = 0; c < b->channels; c++) {
+        V d = load(x + c * b->plane) - *mean;
+        square[c % 4] += d * d;
+    }
+    V variance = (square[0] + square[1] + (square[2] + square[3])) / (float)b->channels;
+    for (int lane = 0; lane < LANES; lane++) (*rstd)[lane] = (float)(1.0 / sqrt(variance[lane] + b->eps));
+}
+
+static void row_norm_forward(const RowNorm *b, int64_t at) {
+    V mean, rstd;
+    row_moments(b, b->x + at, &mean, &rstd);
+    for (int64_t c = 0; c < b->channels; c++, at += b->plane) {
+        store(b->out + at, (load(b->x + at) - mean) * rstd * or_one(b->gamma, c) + or_zero(b->beta, c));
+    }
+}
+
+/* `gradient` and `sums` lie channel by channel: area vectors of one, two vectors of the other. */
+static void row_norm_backward(const RowNorm *b, int64_t at, const float *gradient, M lanes, float *sums) {
+    V mean, rstd, direct = {}, through = {};
+    int64_t row = b->area * LANES;
+    row_moments(b, b->x + at, &mean, &rstd);
+    for (int64_t c = 0; c < b->channels; c++) {
+        V g = load(gradient + c * row), x = (V)((M)((load(b->x + at + c * b->plane) - mean) * rstd) & lanes);
+        float *sum = sums + 2 * c * LANES;
+        store(sum, load(sum) + g * x);
+        store(sum + LANES, load(sum + LANES) + g);
+        direct += g * or_one(b->gamma, c);
+        through += g * or_one(b->gamma, c) * x;
+    }
+    direct /= (float)b->channels;
+    through /= (float)b->channels;
+    for (int64_t c = 0; c < b->channels; c++, at += b->plane) {
+        V x = (load(b->x + at) - mean) * rstd;
+        V v = (load(gradient + c * row) * or_one(b->gamma, c) - direct - x * through) * rstd;
+        store(b->out + at, b->add ? v + load(b->add + at) : v);
+    }
+}
+
+static void row_norm_part(void *argument, int part, int parts) {
+    const RowNorm *b = argument;
+    float *gradient = scratch[part][GRADIENT_BAND].data, *sums = scratch[part][SUMS].data;
+    if (b->gradient) memset(sums, 0, (size_t)(b->channels * 2 * LANES) * sizeof(float));
+    EACH_BLOCK(n, (b->images + LANES - 1) / LANES, part, parts, 0) {
+        M lanes = real_lanes(b->images, n);
+        int64_t base = n * b->channels * b->plane, row = b->area * LANES;
+        if (b->gradient) {
+            fill(b->gradient, base, b->plane, b->channels, 1, b->area, 0, 0, 1, 0, 0, b->area, row, lanes, gradient);
+        }
+        for (int64_t i = 0; i < row; i += LANES) {
+            if (b->gradient) row_norm_backward(b, base + i, gradient + i, lanes, sums);
+            else row_norm_forward(b, base + i);
+        }
+    }
+}
+
+EXPORT int zk_row_norm(const RowNorm *b, int64_t threads) {
+    int parts = parts_for((b->images + LANES - 1) / LANES, threads);
+    pthread_mutex_lock(&pool.busy);
+    int failed = b->gradient && (reserve(parts, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
+                                 reserve(parts, SUMS, (size_t)(b->channels * 2 * LANES)));
+    if (!failed) run(row_norm_part, (void *)b, parts);
+    for (int64_t i = 0; !failed && b->gradient && i < 2 * b->channels; i++) {
+        float *wanted = i % 2 ? b->beta_gradient : b->gamma_gradient;
+        if (wanted) wanted[i / 2] = total(i, parts);
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed;
 }

@@ -16,15 +16,16 @@ Pointer = ctypes.c_void_p
 Integer = ctypes.c_int64
 
 
-def _structure(name: str, pointers: str = "", integers: str = "", **more: Any) -> Any:
-    fields: list[tuple[str, Any]] = [(field, Pointer) for field in pointers.split()]
-    fields += [(field, Integer) for field in integers.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": more.get("fields", fields)})
+def _structure(name: str, **fields: str) -> Any:
+    """A C structure of pointers, integers and doubles, in the order they are given."""
+    kinds = {"pointers": Pointer, "integers": Integer, "doubles": ctypes.c_double}
+    members = [(field, kinds[kind]) for kind, names in fields.items() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": members})
 
 
-Source = _structure("Source", "x xs xc xb y ys yc z out", "relu")
-Sink = _structure("Sink", "out bias add gate gs gc gb with_ center stats")
-Index = _structure("Index", "start offset pick value", "groups")
+Source = _structure("Source", pointers="x xs xc xb y ys yc z out", integers="activation")
+Sink = _structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation")
+Index = _structure("Index", pointers="start offset pick value", integers="groups")
 Shape = _structure(
     "Shape",
     integers="images inputs outputs height width kernel stride pad out_height out_width in_plane out_plane rows "
@@ -32,15 +33,15 @@ Shape = _structure(
 )
 Norm = _structure(
     "Norm",
-    fields=[(name, Integer) for name in ("images", "channels", "area", "batch_statistics")]
-    + [(name, ctypes.c_double) for name in ("eps", "momentum")]
-    + [
-        (name, Pointer)
-        for name in (
-            *("gamma", "beta", "running_mean", "running_var", "mean", "rstd", "scale", "shift"),
-            *("gamma_gradient", "beta_gradient", "gz", "gb"),
-        )
-    ],
+    integers="images channels area batch_statistics",
+    doubles="eps momentum",
+    pointers="gamma beta running_mean running_var mean rstd scale shift gamma_gradient beta_gradient gz gb",
+)
+RowNorm = _structure(
+    "RowNorm",
+    integers="images channels area plane",
+    doubles="eps",
+    pointers="x gamma beta out gradient add gamma_gradient beta_gradient",
 )
 
 
@@ -54,9 +55,10 @@ class Library:
         self.c.zk_variant.restype = ctypes.c_char_p
         p, i = Pointer, Integer
         self.c.zk_conv_forward.argtypes = [p, p, p, p, p, i, i]
-        self.c.zk_conv_backward.argtypes = [p, p, p, p, p, p, p, p, p, i, i]
+        self.c.zk_conv_backward.argtypes = [*[p] * 10, i, i]
         self.c.zk_pass.argtypes = [i, i, i, i, p, p, p, i, i]
         self.c.zk_move.argtypes = [p, p, *[i] * 11]
+        self.c.zk_row_norm.argtypes = [p, i]
         self.c.zk_norm_forward.argtypes = self.c.zk_norm_backward.argtypes = [p, p]
         self.lanes = int(self.c.zk_lanes())
         self.variant = self.c.zk_variant().decode()

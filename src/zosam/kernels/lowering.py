@@ -1,6 +1,6 @@
-"""From steps to a forward program: lazy views that fold batch norm, residual and ReLU into their readers.
+"""From steps to a forward program: lazy views that fold batch norm, residual and ReLU or GELU into their readers.
 
-A value is not computed when it is named. It is kept as a View, relu(sum of terms), each term a stored buffer
+A value is not computed when it is named. It is kept as a View, say relu(sum of terms), each term a stored buffer
 with an optional batch norm. A convolution reads a view directly and stores its raw result. A view is stored
 (`made`) only if more than one reader needs it, or if its ReLU hides a sum.
 """
@@ -11,7 +11,7 @@ from torch import nn
 
 from .graph import Region, Step
 from .index import Geometry
-from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, Selection, Term, View
+from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, RowNorm, Selection, Term, View
 
 
 class Lowering:
@@ -23,7 +23,7 @@ class Lowering:
         self.views: dict[str, View] = {}
         self.maker: dict[Buffer, Conv | Pass] = {}
         self.shrunk: dict[str, Step] = {}
-        layers = [step.module for step in region.steps if step.kind in ("conv", "linear", "norm")]
+        layers = [step.module for step in region.steps if step.kind in ("conv", "linear", "norm", "row_norm")]
         if len(set(layers)) < len(layers):
             raise ValueError("a layer is used twice")
         self.alias = {s.name: s.inputs[0] for s in region.steps if s.kind == "same"}
@@ -143,9 +143,22 @@ class Lowering:
 
     def _relu(self, step: Step) -> None:
         name, view = self._view(step)
-        if not view.raw and self.uses[name] > 1:
+        if view.activation == "gelu" or (not view.raw and self.uses[name] > 1):
             view = View([Term(self._store(name))])
-        self.views[step.name] = View(view.terms, relu=True)
+        self.views[step.name] = View(view.terms, "relu")
+
+    def _gelu(self, step: Step) -> None:
+        name, view = self._view(step)
+        self.views[step.name] = View(view.terms if view.raw else [Term(self._store(name))], "gelu")
+
+    def _row_norm(self, step: Step) -> None:
+        assert isinstance(step.module, nn.LayerNorm)
+        source = self._store(self._real(step.inputs[0]))
+        if step.module.normalized_shape != (source.channels,):
+            raise ValueError("channels do not match")
+        out = Buffer(source.channels, source.height, source.width)
+        self.program.ops.append(RowNorm(step.module, source, out))
+        self.views[step.name] = View([Term(out)])
 
     def _add(self, step: Step) -> None:
         if step.inputs[0] == step.inputs[1]:
@@ -157,7 +170,7 @@ class Lowering:
                 return self._join(step, views[mine].like, views[other].like)
         terms = []
         for name, view in zip(names, views, strict=True):
-            lazy = len(view.terms) == 1 and not view.relu and (view.raw or self.uses[name] == 1)
+            lazy = len(view.terms) == 1 and not view.activation and (view.raw or self.uses[name] == 1)
             terms += view.terms if lazy else [Term(self._store(name))]
         shapes = [(t.buffer.channels, t.buffer.height, t.buffer.width) for t in terms]
         if shapes[0] != shapes[1]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from ctypes import byref
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,20 +16,6 @@ from .index import Geometry, LayerIndex
 from .library import Library
 
 Clock = Callable[[], float]
-
-
-@dataclass
-class Timing:
-    """Seconds: forward, input gradient, weight gradient, both gradients at once."""
-
-    forward: float
-    input_gradient: float
-    weight_gradient: float
-    backward: float
-
-    @property
-    def total(self) -> float:
-        return self.forward + self.backward
 
 
 def best(
@@ -46,8 +32,30 @@ def best(
     return least
 
 
-class SparseLayer:
-    """A layer on random data in the blocked layout, ready to be timed."""
+class Layer(ABC):
+    """A layer on random data, ready to be timed."""
+
+    @abstractmethod
+    def forward(self) -> object: ...
+
+    @abstractmethod
+    def backward(self, into: bool = True, of_weight: bool = True) -> None: ...
+
+    def both(self) -> None:
+        self.forward()
+        self.backward()
+
+    def calls(self) -> dict[str, Callable[[], object]]:
+        return {
+            "forward": self.forward,
+            "input_gradient": lambda: self.backward(of_weight=False),
+            "weight_gradient": lambda: self.backward(into=False),
+            "backward": self.backward,
+        }
+
+
+class SparseLayer(Layer):
+    """A layer on the kernels, in the blocked layout."""
 
     def __init__(self, lib: Library, g: Geometry, mask: Tensor, images: int) -> None:
         self.lib = lib
@@ -76,24 +84,12 @@ class SparseLayer:
         i = self.index
         self.lib.c.zk_conv_backward(
             byref(i.shape), byref(self.gradient), byref(self.source), byref(i.forward), i.transposed, i.counts,
-            self.weight.data_ptr(), byref(sink), self.dw.data_ptr() if of_weight else None,
+            self.weight.data_ptr(), byref(sink), self.dw.data_ptr() if of_weight else None, None,
             torch.get_num_threads(), 0,
         )  # fmt: skip
 
-    def both(self) -> None:
-        self.forward()
-        self.backward()
 
-    def calls(self) -> dict[str, Callable[[], object]]:
-        return {
-            "forward": self.forward,
-            "input_gradient": lambda: self.backward(of_weight=False),
-            "weight_gradient": lambda: self.backward(into=False),
-            "backward": self.backward,
-        }
-
-
-class DenseLayer:
+class DenseLayer(Layer):
     """The same layer in torch, channels_last."""
 
     def __init__(self, g: Geometry, images: int) -> None:
@@ -112,15 +108,3 @@ class DenseLayer:
             self.y, self.x, self.weight, None, [g.stride] * 2, [g.pad] * 2, [1, 1], False, [0, 0], 1,
             [into, of_weight, False],
         )  # fmt: skip
-
-    def both(self) -> None:
-        self.forward()
-        self.backward()
-
-    def calls(self) -> dict[str, Callable[[], object]]:
-        return {
-            "forward": self.forward,
-            "input_gradient": lambda: self.backward(of_weight=False),
-            "weight_gradient": lambda: self.backward(into=False),
-            "backward": self.backward,
-        }

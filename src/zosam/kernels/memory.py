@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .adjoint import BackOp, BiasBack, EnterBack, LeaveBack, NormBack, PassBack
-from .plan import Buffer, Enter, Leave, NormStep, Op, Pass
+from .plan import Buffer, Enter, Leave, NormStep, Op, Pass, RowNorm
+from .plan_backward import BackOp, ConvBack, NormBack
 
 
 @dataclass
@@ -20,12 +20,12 @@ class Traffic:
 
 def forward_traffic(op: Op) -> Traffic:
     """A band is filled ahead of the rows that are stored, so a layer that keeps the shape may work in place."""
-    if isinstance(op, Enter):
-        return Traffic(writes=[op.out])
-    if isinstance(op, Leave):
-        return Traffic(reads=[op.source])
+    if isinstance(op, Enter | Leave):
+        return edge_traffic(op)
     if isinstance(op, NormStep):
         return Traffic(reads=[op.sums])
+    if isinstance(op, RowNorm):
+        return Traffic([op.source], [op.out], [(op.out, op.source)])
     source = [term.buffer for term in op.source.terms]
     if isinstance(op, Pass):
         return Traffic(source, _given(op.out, op.sums), [(op.out, b) for b in source if op.out])
@@ -40,22 +40,21 @@ def forward_traffic(op: Op) -> Traffic:
 
 def backward_traffic(op: BackOp) -> Traffic:
     """The same for gradients; forward buffers never move and are left out."""
-    if isinstance(op, EnterBack):
-        return Traffic(writes=[op.out])
-    if isinstance(op, LeaveBack):
-        return Traffic(reads=_given(op.source))
+    if isinstance(op, Enter | Leave):
+        return edge_traffic(op)
     if isinstance(op, NormBack):
         return Traffic(reads=[op.sums])
     parts = [part.buffer for part in op.parts]
-    if isinstance(op, BiasBack):
-        return Traffic(parts, [op.sums])
     sink = op.sink
     over = [(sink.out, sink.add)] if sink.out and sink.add else []
-    if isinstance(op, PassBack):
-        over += [(sink.out, b) for b in parts if sink.out]
-        return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums), over)
-    over += [(op.store, b) for b in parts if op.store]
-    return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums, op.store), over)
+    store = op.store if isinstance(op, ConvBack) else None
+    into = store if isinstance(op, ConvBack) else sink.out
+    over += [(into, b) for b in parts if into]
+    return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums, store), over)
+
+
+def edge_traffic(op: Enter | Leave) -> Traffic:
+    return Traffic(writes=[op.out]) if isinstance(op, Enter) else Traffic(reads=[op.source])
 
 
 def _given(*buffers: Buffer | None) -> list[Buffer]:

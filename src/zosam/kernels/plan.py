@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import nn
 
 from .index import Geometry
+
+Activation = Literal["", "relu", "gelu"]
 
 
 @dataclass(eq=False)
@@ -29,15 +32,15 @@ class Term:
 
 @dataclass(eq=False)
 class View:
-    """relu(sum of terms), evaluated by whoever reads it."""
+    """relu(sum of terms), gelu(term) or the bare sum, evaluated by whoever reads it."""
 
     terms: list[Term]
-    relu: bool = False
+    activation: Activation = ""
     made: Buffer | None = None
 
     @property
     def raw(self) -> bool:
-        return len(self.terms) == 1 and self.terms[0].norm is None and not self.relu
+        return len(self.terms) == 1 and self.terms[0].norm is None and not self.activation
 
     @property
     def like(self) -> Buffer:
@@ -93,7 +96,16 @@ class NormStep:
     sums: Buffer
 
 
-Op = Enter | Leave | Conv | Pass | NormStep
+@dataclass(eq=False)
+class RowNorm:
+    """Layer norm: every row of the source by its own mean and spread."""
+
+    module: nn.LayerNorm
+    source: Buffer
+    out: Buffer
+
+
+Op = Enter | Leave | Conv | Pass | NormStep | RowNorm
 
 
 class Selection(nn.Conv2d):

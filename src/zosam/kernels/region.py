@@ -19,7 +19,8 @@ from .library import Library
 from .lowering import Lowering
 from .plan import Forward
 
-ROWS = 8  # rows of a linear layer's input that lie side by side, as pixels of an image do
+HIGH, WIDE = 2, 4  # rows of a linear layer's input lie side by side like these pixels: just one register tile
+ROWS = HIGH * WIDE
 KEPT_SIZES = 4
 
 
@@ -74,7 +75,7 @@ class KernelRegion:
     def geometry(self, shapes: Sequence[torch.Size]) -> tuple[int, list[tuple[int, int, int]]]:
         """Images, and (channels, height, width) per input."""
         if self.region.kind == "rows":
-            return -(-shapes[0][:-1].numel() // ROWS), [(s[-1], 1, ROWS) for s in shapes]
+            return -(-shapes[0][:-1].numel() // ROWS), [(s[-1], HIGH, WIDE) for s in shapes]
         return shapes[0][0], [(s[1], s[2], s[3]) for s in shapes]
 
     def program(self, shapes: tuple[torch.Size, ...], wanted: tuple[bool, ...] | None) -> Program:
@@ -103,18 +104,18 @@ class KernelRegion:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _enter(self, x: Tensor) -> Tensor:
-        """Rows as images of ROWS x 1 pixels; missing rows are zero, so nothing comes from them."""
+        """Rows as pixels of small images; missing rows are zero, so nothing comes from them."""
         if self.region.kind == "image":
             return x
         rows = x.reshape(-1, x.shape[-1])
         if rows.shape[0] % ROWS:
             rows = nn.functional.pad(rows, (0, 0, 0, -rows.shape[0] % ROWS))
-        return rows.view(-1, ROWS, 1, x.shape[-1]).permute(0, 3, 2, 1)
+        return rows.view(-1, HIGH, WIDE, x.shape[-1]).permute(0, 3, 1, 2)
 
     def _leave(self, y: Tensor, x: Tensor) -> Tensor:
         if self.region.kind == "image":
             return y
-        rows = y.permute(0, 3, 2, 1).reshape(-1, y.shape[1])
+        rows = y.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
         return rows[: x.shape[:-1].numel()].view(*x.shape[:-1], y.shape[1])
 
     def ready(self, inputs: Sequence[Tensor]) -> None:
@@ -152,7 +153,7 @@ class _RegionFunction(torch.autograd.Function):
         inputs, parameters = tensors[:count], tensors[count:]
         needed = ctx.needs_input_grad[2:]
         training = any(needed)
-        with owner.lock:
+        with owner.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
             shapes = tuple(x.shape for x in inputs)
             if owner.region.kind == "rows":
                 shapes = tuple(torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs)

@@ -46,14 +46,30 @@ class Switch(nn.Module):
                 pass
         return self.plain(*inputs)
 
+    @property
+    def title(self) -> str:
+        """From where to where it goes in the traced module."""
+        steps = self.kernels.region.steps
+        return f"{steps[0].name} to {steps[-1].name}"
+
+    @property
+    def choice(self) -> list[str] | None:
+        """The layers that stay dense, by name; None if torch runs them all."""
+        dense = self.kernels.dense
+        return [s.name for s in self.kernels.region.steps if s.module in dense] if self.wins else None
+
+    def choose(self, dense: list[str] | None) -> None:
+        self.wins = dense is not None
+        self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
+
     def describe(self) -> str:
         layers = [s for s in self.kernels.region.steps if s.kind in ("conv", "linear")]
         dense = sum(s.module in self.kernels.dense for s in layers)
         way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else "torch is faster"
-        return f"{layers[0].name} to {self.kernels.region.steps[-1].name}: {way}"
+        return f"{self.title}: {way}"
 
 
-def rewrite(module: nn.Module, layers: Layers, example: choose.Example) -> Rewritten | None:
+def rewrite(module: nn.Module, layers: Layers, example: choose.Example, choices: choose.Choices) -> Rewritten | None:
     """The module with its regions on the kernels, or None if there are none that gain."""
     graph = trace(module)
     if graph is None:
@@ -64,11 +80,11 @@ def rewrite(module: nn.Module, layers: Layers, example: choose.Example) -> Rewri
     for region, switch in zip(found, switches, strict=True):
         _splice(graph, region, switch, nodes)
     graph.recompile()
-    choose.settle(graph, switches, example)
+    choose.settle(graph, switches, example, choices)
     if not any(switch.wins for switch in switches):
         return None
     if not _same(module, graph, example):
-        warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=4)
+        warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
         return None
     return Rewritten(graph, switches)
 

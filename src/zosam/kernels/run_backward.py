@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from collections.abc import Callable
+from ctypes import addressof, byref
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import library
-from .adjoint import BackOp, BiasBack, ConvBack, EnterBack, LeaveBack, NormBack, PassBack
-from .bound import VECTORS, Memory, Run
-from .plan import Buffer, Conv
-from .run_forward import Call, check, empty_plain, layout_for, move_in, move_out
+from .bound import VECTORS, Memory, Run, address
+from .plan import Buffer, Conv, Enter, Leave
+from .plan_backward import BackOp, ConvBack, NormBack, PassBack, RowNormBack
+from .run_forward import Call, check, empty_plain, layout_for, move_in, move_out, row_norm
 
 
 def calls(memory: Memory, ops: list[BackOp]) -> list[Call]:
     """One callable per operation; every other one walks the batch from its end, where the cache is warm."""
-    made: list[Call] = []
-    for turn, op in enumerate(ops):
-        if isinstance(op, EnterBack):
-            made.append(_enter(memory, op))
-        elif isinstance(op, LeaveBack):
-            made.append(_leave(memory, op))
-        elif isinstance(op, NormBack):
-            made.append(_norm(memory, op))
-        elif isinstance(op, BiasBack):
-            made.append(_bias(memory, op))
-        elif isinstance(op, PassBack):
-            made.append(_pass(memory, op, turn % 2))
-        elif op.conv.dense:
-            made.append(_dense(memory, op))
-        else:
-            made.append(_conv(memory, op, turn % 2))
-    return made
+    made: dict[type, Callable[..., Call]] = {
+        Enter: _enter,
+        Leave: _leave,
+        NormBack: _norm,
+        RowNormBack: _row_norm,
+        PassBack: _pass,
+        ConvBack: _conv,
+    }
+    return [made[type(op)](memory, op, backwards=turn % 2) for turn, op in enumerate(ops)]
 
 
-def _enter(memory: Memory, op: EnterBack) -> Call:
+def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
     def call(run: Run) -> None:
         gradient = run.output_gradients[op.position]
         assert gradient is not None
@@ -44,17 +38,16 @@ def _enter(memory: Memory, op: EnterBack) -> Call:
     return call
 
 
-def _leave(memory: Memory, op: LeaveBack) -> Call:
+def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
     def call(run: Run) -> None:
-        if op.source is not None:
-            plain = empty_plain(memory, op.source)
-            move_out(memory, memory.at(op.source), op.source, plain, run.threads)
-            run.input_gradients[op.position] = plain
+        plain = empty_plain(memory, op.source)
+        move_out(memory, memory.at(op.source), op.source, plain, run.threads)
+        run.input_gradients[op.position] = plain
 
     return call
 
 
-def _norm(memory: Memory, op: NormBack) -> Call:
+def _norm(memory: Memory, op: NormBack, **_: Any) -> Call:
     struct, sums, module = memory.norms[op.norm], memory.at(op.sums), op.norm.module
     rows = {name: memory.vectors[op.norm][VECTORS.index(name)] for name in ("gamma_gradient", "beta_gradient")}
 
@@ -67,10 +60,24 @@ def _norm(memory: Memory, op: NormBack) -> Call:
     return call
 
 
+def _row_norm(memory: Memory, op: RowNormBack, **_: Any) -> Call:
+    module, gradient = op.norm.module, memory.gradient(op.parts)
+    struct = row_norm(memory, op.norm, out=memory.at(op.sink.out), add=memory.at(op.sink.add))
+    struct.gradient = addressof(gradient)
+
+    def call(run: Run, gradient: library.Structure = gradient) -> None:  # which it keeps alive
+        struct.gamma = address(run.parameter(module, "weight"))
+        struct.gamma_gradient, struct.beta_gradient = (
+            address(run.gradients.get((module, name))) for name in ("weight", "bias")
+        )
+        check(memory.lib.c.zk_row_norm(byref(struct), run.threads))
+
+    return call
+
+
 def _pass(memory: Memory, op: PassBack, backwards: int) -> Call:
     source = memory.gradient(op.parts) if op.parts else None
     sink = memory.sink(op.sink)
-    area, plane = op.like.height * op.like.width, memory.layers.plane(op.like.height, op.like.width)
 
     def call(run: Run) -> None:
         pooled: Tensor | None = None
@@ -78,33 +85,14 @@ def _pass(memory: Memory, op: PassBack, backwards: int) -> Call:
             pooled = run.output_gradients[op.position]
             assert pooled is not None
             pooled = pooled.contiguous()
-        memory.lib.c.zk_pass(
-            memory.images, op.like.channels, area, plane, None if source is None else byref(source), byref(sink),
-            None if pooled is None else pooled.data_ptr(), run.threads, backwards,
-        )  # fmt: skip
-
-    return call
-
-
-def _bias(memory: Memory, op: BiasBack) -> Call:
-    out = op.conv.out
-    source, center = memory.gradient(op.parts), torch.zeros(out.channels)
-    # Sums against a second tensor are not shifted, and only the first of the two sums is wanted here.
-    sink = library.Sink(stats=memory.at(op.sums), with_=memory.at(op.parts[0].buffer), center=center.data_ptr())
-    area, plane = out.height * out.width, memory.layers.plane(out.height, out.width)
-
-    def call(run: Run, center: Tensor = center) -> None:  # which it keeps alive
-        wanted = run.gradients.get((op.conv.module, "bias"))
-        if wanted is not None:
-            memory.lib.c.zk_pass(
-                memory.images, out.channels, area, plane, byref(source), byref(sink), None, run.threads, 0
-            )
-            wanted.copy_(memory.sums(op.sums)[:, :, 1].double().sum((0, 2)))
+        memory.sweep(op.like, source, sink, run.threads, pooled, backwards)
 
     return call
 
 
 def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
+    if op.conv.dense:
+        return _dense(memory, op)
     gradient = memory.gradient(op.parts, op.store)
     source, joint = memory.source(op.source)
     sink = memory.sink(op.sink)
@@ -123,8 +111,8 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
         check(
             function(
                 byref(index.shape), byref(gradient), byref(source), byref(index.forward), index.transposed,
-                index.counts, weight.data_ptr(), byref(sink), None if wanted is None else wanted.data_ptr(),
-                run.threads, backwards,
+                index.counts, weight.data_ptr(), byref(sink), address(wanted),
+                address(run.gradients.get((module, "bias"))), run.threads, backwards,
             )
         )  # fmt: skip
 
@@ -134,12 +122,10 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
 def _plain(memory: Memory, struct: library.Structure, like: Buffer, layout: torch.memory_format, run: Run) -> Tensor:
     """What a Source describes, in one of torch's own layouts."""
     room = torch.empty(memory.size(like) + 16)
-    address = room.data_ptr() + 4 * ((-room.data_ptr() // 4) % 16)
-    sink = library.Sink(out=address)
-    area, plane = like.height * like.width, memory.layers.plane(like.height, like.width)
-    memory.lib.c.zk_pass(memory.images, like.channels, area, plane, byref(struct), byref(sink), None, run.threads, 0)
+    aligned = room.data_ptr() + 4 * ((-room.data_ptr() // 4) % 16)
+    memory.sweep(like, struct, library.Sink(out=aligned), run.threads)
     plain = empty_plain(memory, like, layout)
-    move_out(memory, address, like, plain, run.threads)
+    move_out(memory, aligned, like, plain, run.threads)
     return plain
 
 
@@ -150,18 +136,19 @@ def _dense_weight_gradient(memory: Memory, op: ConvBack, run: Run, out: Tensor) 
     layout = layout_for(op.conv.geometry)
     inputs = _plain(memory, source, op.source.like, layout, run)
     gradient = _plain(memory, memory.gradient(op.parts), op.conv.out, layout, run)
-    out.copy_(_torch_backward(op.conv, run, gradient, inputs, (False, True))[1].view(out.shape))
+    out.copy_(_torch_backward(op.conv, run, gradient, inputs, (False, True, False))[1].view(out.shape))
 
 
 def _torch_backward(
-    conv: Conv, run: Run, gradient: Tensor, inputs: Tensor, wanted: tuple[bool, bool]
-) -> tuple[Tensor, Tensor]:
+    conv: Conv, run: Run, gradient: Tensor, inputs: Tensor, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch's gradients of input, weight and bias, those that are wanted."""
     g = conv.geometry
     weight = run.weight(conv.module).reshape(g.outputs, g.inputs, g.kernel, g.kernel)
-    into, of_weight, _ = torch.ops.aten.convolution_backward(
-        gradient, inputs, weight, None, [g.stride] * 2, [g.pad] * 2, [1, 1], False, [0, 0], 1, [*wanted, False]
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        gradient, inputs, weight, [g.outputs], [g.stride] * 2, [g.pad] * 2, [1, 1], False, [0, 0], 1, wanted
     )
-    return into, of_weight
+    return found
 
 
 def _dense(memory: Memory, op: ConvBack) -> Call:
@@ -171,12 +158,14 @@ def _dense(memory: Memory, op: ConvBack) -> Call:
         inputs, gradient = empty_plain(memory, like, layout), empty_plain(memory, out, layout)
         move_out(memory, memory.at(like), like, inputs, run.threads)
         move_out(memory, memory.at(op.parts[0].buffer), out, gradient, run.threads)
-        wanted = run.gradients.get((op.conv.module, "weight"))
-        both = (op.sink.out is not None, wanted is not None)
-        into, of_weight = _torch_backward(op.conv, run, gradient, inputs, both)
-        if wanted is not None:
-            wanted.copy_(of_weight.view(wanted.shape))
-        if op.sink.out is not None:
-            move_in(memory, into, op.sink.out, run.threads)
+        into = op.sink.out
+        own = [run.gradients.get((op.conv.module, name)) for name in ("weight", "bias")]
+        wanted = (into is not None, own[0] is not None, own[1] is not None)
+        found, *gradients = _torch_backward(op.conv, run, gradient, inputs, wanted)
+        for mine, theirs in zip(own, gradients, strict=True):
+            if mine is not None:
+                mine.copy_(theirs.view(mine.shape))
+        if into is not None:
+            move_in(memory, found, into, run.threads)
 
     return call

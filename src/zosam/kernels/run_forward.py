@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import byref
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import library
-from .bound import Memory, Run
+from .bound import Memory, Run, address
 from .index import Geometry
-from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass
+from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, RowNorm
 
 Call = Callable[[Run], None]
 
 
 def calls(memory: Memory, forward: Forward) -> list[Call]:
     """One callable per operation; every other one walks the batch from its end, where the cache is warm."""
-    made = []
-    for turn, op in enumerate(forward.ops):
-        if isinstance(op, Enter):
-            made.append(_enter(memory, op))
-        elif isinstance(op, Leave):
-            made.append(_leave(memory, op))
-        elif isinstance(op, NormStep):
-            made.append(_norm(memory, op))
-        elif isinstance(op, Pass):
-            made.append(_pass(memory, op, forward, turn % 2))
-        elif op.dense:
-            made.append(_dense(memory, op))
-        else:
-            made.append(_conv(memory, op, turn % 2))
-    return made
+    made: dict[type, Callable[..., Call]] = {
+        Enter: _enter,
+        Leave: _leave,
+        NormStep: _norm,
+        RowNorm: _row_norm,
+        Pass: partial(_pass, forward=forward),
+        Conv: _conv,
+    }
+    return [made[type(op)](memory, op, backwards=turn % 2) for turn, op in enumerate(forward.ops)]
 
 
 def move_in(memory: Memory, plain: Tensor, buffer: Buffer, threads: int) -> None:
@@ -70,14 +66,14 @@ def check(failed: int) -> None:
         raise MemoryError("the sparse kernels could not allocate their working memory")
 
 
-def _enter(memory: Memory, op: Enter) -> Call:
+def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
     def call(run: Run) -> None:
         move_in(memory, run.inputs[op.position], op.out, run.threads)
 
     return call
 
 
-def _leave(memory: Memory, op: Leave) -> Call:
+def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
     def call(run: Run) -> None:
         out = empty_plain(memory, op.source)
         move_out(memory, memory.at(op.source), op.source, out, run.threads)
@@ -87,6 +83,8 @@ def _leave(memory: Memory, op: Leave) -> Call:
 
 
 def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
+    if op.dense:
+        return _dense(memory, op)
     source, joint = memory.source(op.source, op.made)
     sink = library.Sink(out=memory.at(op.out), add=memory.at(op.add), stats=memory.at(op.sums))
     module, geometry = op.module, op.geometry
@@ -95,7 +93,7 @@ def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
     def call(run: Run) -> None:
         weight = run.weight(module)
         bias = run.parameter(module, "bias")
-        sink.bias = None if bias is None else bias.data_ptr()
+        sink.bias = address(bias)
         memory.join(op.source, joint)
         index = memory.layers.index(module, geometry, weight)
         index.shape.images = memory.images
@@ -109,11 +107,10 @@ def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
     return call
 
 
-def _pass(memory: Memory, op: Pass, forward: Forward, backwards: int) -> Call:
+def _pass(memory: Memory, op: Pass, backwards: int, forward: Forward) -> Call:
     source, joint = memory.source(op.source)
     sink = library.Sink(out=memory.at(op.out), stats=memory.at(op.sums))
     like = op.source.like
-    area, plane = like.height * like.width, memory.layers.plane(like.height, like.width)
 
     def call(run: Run) -> None:
         memory.join(op.source, joint)
@@ -122,19 +119,34 @@ def _pass(memory: Memory, op: Pass, forward: Forward, backwards: int) -> Call:
             shape = (memory.images, like.channels, 1, 1)
             pooled = torch.empty(shape if forward.keepdim[op.position] else shape[:2])
             run.outputs[op.position] = pooled
-        memory.lib.c.zk_pass(
-            memory.images, like.channels, area, plane, byref(source), byref(sink),
-            None if pooled is None else pooled.data_ptr(), run.threads, backwards,
-        )  # fmt: skip
+        memory.sweep(like, source, sink, run.threads, pooled, backwards)
 
     return call
 
 
-def _norm(memory: Memory, op: NormStep) -> Call:
-    struct, module, sums = memory.norms[op], op.module, memory.at(op.sums)
+def row_norm(memory: Memory, op: RowNorm, **more: Any) -> library.Structure:
+    """The C view of a layer norm, without its parameters."""
+    like = op.source
+    area, plane = like.height * like.width, memory.layers.plane(like.height, like.width)
+    struct: library.Structure = library.RowNorm(
+        images=memory.images, channels=like.channels, area=area, plane=plane, eps=op.module.eps, x=memory.at(like),
+        **more,
+    )  # fmt: skip
+    return struct
 
-    def address(tensor: Tensor | None) -> int | None:
-        return None if tensor is None else tensor.data_ptr()
+
+def _row_norm(memory: Memory, op: RowNorm, **_: Any) -> Call:
+    struct = row_norm(memory, op, out=memory.at(op.out))
+
+    def call(run: Run) -> None:
+        struct.gamma, struct.beta = (address(run.parameter(op.module, name)) for name in ("weight", "bias"))
+        check(memory.lib.c.zk_row_norm(byref(struct), run.threads))
+
+    return call
+
+
+def _norm(memory: Memory, op: NormStep, **_: Any) -> Call:
+    struct, module, sums = memory.norms[op], op.module, memory.at(op.sums)
 
     def call(run: Run) -> None:
         struct.gamma = address(run.parameter(module, "weight"))

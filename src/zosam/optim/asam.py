@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import unit
 from zosam.optim.passes import Closure
 from zosam.optim.sam import SAM
 from zosam.optim.schedules import Schedule
@@ -25,13 +24,14 @@ class ASAM(SAM):
         eta: float = 0.01,
         batch_fraction: float = 1.0,
         seed: int = 0,
+        *,
+        per_rank: bool = False,
     ) -> None:
-        super().__init__(base, rho, batch_fraction, seed)
+        super().__init__(base, rho, batch_fraction, seed, per_rank=per_rank)
         if eta < 0:
             raise ValueError(f"eta must be 0 or more, not {eta}")
         self.eta = eta
 
     def climb(self, closure: Closure) -> Tensor:
-        self.gradient(closure, self.part)
-        gradient, scale = self.grads(), self.coordinates.read().abs() + self.eta
-        return scale * unit(scale * gradient)
+        gradient, scale = self.clean_gradient(closure, self.part), self.coordinates.read().abs() + self.eta
+        return scale * self.unit(scale * gradient)

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.coordinates import Coordinates, signature
+from zosam.optim.geometry import cosine, dot, norm, unit
 from zosam.optim.memory import Memory
 from zosam.optim.passes import Closure, Keep, Passes
 from zosam.optim.schedules import Constant, Schedule
+from zosam.ranks import Ranks, current
 from zosam.stream import stream
 
 Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
@@ -44,9 +46,13 @@ class SharpnessAware(Optimizer):
     A step is all or nothing: an exception, a loss that is not finite or Ctrl-C in the closure leaves weights,
     buffers and random streams as they were. Of all passes of a step the first full one with a gradient counts:
     it moves BatchNorm statistics and random streams, and its loss is returned.
+
+    Where `torch.distributed` is up, the ranks take the step that one process would take on their joined batch: the
+    model is wrapped in DistributedDataParallel or fully_shard, which averages gradients, and nothing else changes.
     """
 
     per_sample: ClassVar[bool] = False  # whether the closure must return one loss per sample instead of their mean
+    per_rank: bool = False  # whether each rank climbs along the gradient of its own part of the batch
     _space: Coordinates | None
     _home: Home | None
     _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
@@ -62,6 +68,7 @@ class SharpnessAware(Optimizer):
         self.masks: dict[Tensor, Tensor] = {}
         self.diagnostics: dict[str, float] | None = None  # set it to {} to find each step's figures there
         self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
+        self._ranks: Ranks | None = None
         self._forget()
         # the way torch itself makes an optimizer that registers no parameters of its own
         Optimizer.__setstate__(self, {"defaults": dict(base.defaults)})
@@ -84,9 +91,18 @@ class SharpnessAware(Optimizer):
         """The loss, forward only; nothing in the model changes, and the random streams do not move."""
         return self._passes.evaluate(closure, keep)
 
-    def gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
-        """The loss; its gradient is left in `p.grad`."""
-        return self._passes.gradient(closure, keep)
+    def gradient(self, closure: Closure, keep: Keep | None = None, local: bool = False) -> Tensor:
+        """The loss; its gradient is left in `p.grad`: that of all ranks' batches or, if `local`, of this one's."""
+        return self._passes.gradient(closure, keep, local)
+
+    def clean_gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
+        """The gradient at θ to climb along, over the active coordinates: this rank's own if `per_rank`."""
+        self.gradient(closure, keep, local=True)
+        return self.grads() if self.per_rank else self.shared(self.grads())
+
+    def shared(self, gradient: Tensor) -> Tensor:
+        """The mean over all ranks of a gradient that each has taken by itself."""
+        return self.ranks.mean(gradient, "ascent")
 
     def grads(self) -> Tensor:
         """The gradient in `p.grad`, over the active coordinates."""
@@ -97,6 +113,16 @@ class SharpnessAware(Optimizer):
         """Put a gradient over the active coordinates into `p.grad`; that of pruned weights stays as it was found."""
         space = self.coordinates
         space.scatter(gradient, [p.grad for p in space.params])
+
+    def unit(self, vector: Tensor) -> Tensor:
+        """A vector over the active coordinates at length 1."""
+        return unit(vector, self.coordinates.shards)
+
+    def length(self, vector: Tensor) -> Tensor:
+        return norm(vector, self.coordinates.shards)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        return dot(a, b, self.coordinates.shards)
 
     @contextmanager
     def displaced(self, direction: Direction | None, by: float | None = None) -> Iterator[None]:
@@ -127,10 +153,10 @@ class SharpnessAware(Optimizer):
                 self.update(closure)
             else:  # at rho = 0 every method is its base optimizer, to the bit
                 self.gradient(closure)
-            loss = self._passes.loss
+            loss = self._passes.mean_loss
         self.base.step()
         self.steps += 1
-        return loss.mean()
+        return loss
 
     def update(self, closure: Closure) -> None:
         """Leave in `p.grad` what the base shall use."""
@@ -140,7 +166,7 @@ class SharpnessAware(Optimizer):
                 direction = None  # not needed again, and as long as the active weights
             loss = self.gradient(closure, self.keep)
         if isinstance(direction, Tensor):
-            self._note("cosine", torch.cosine_similarity(direction, self.grads(), dim=0))
+            self._note("cosine", cosine(direction, self.grads(), self.coordinates.shards))
             if loss is not self._passes.loss and self.keep is None:  # there was a clean pass before, at θ
                 self._note("loss_rise", loss.mean() - self._passes.loss.mean())
         self.descend()
@@ -181,6 +207,15 @@ class SharpnessAware(Optimizer):
     def is_displaced(self) -> bool:
         """Whether the weights are away from home just now."""
         return self._home is not None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that take the step together: all of the default group, unless it is set."""
+        return current() if self._ranks is None else self._ranks
+
+    @ranks.setter
+    def ranks(self, ranks: Ranks) -> None:
+        self._ranks = ranks
 
     @property
     def passes(self) -> dict[str, float]:
@@ -269,7 +304,7 @@ class SharpnessAware(Optimizer):
             space.write_parts(h + u * r for h, u, r in zip(here.split(space.sizes), direction, radii, strict=True))
         self._home = home._replace(written=space.versions())
         if by is None and self.diagnostics is not None:
-            self._note("relative_length", (space.read() - here).norm() / here.norm())
+            self._note("relative_length", self.length(space.read() - here) / self.length(here))
 
     def _come_home(self) -> None:
         if self._home is not None:
@@ -320,7 +355,7 @@ class SharpnessAware(Optimizer):
             self._note(f"{name}_passes", count - before[name])
 
     def _forget(self) -> None:
-        self._passes = Passes(self._parameters, self.per_sample)
+        self._passes = Passes(self._parameters, self.per_sample, lambda: self.ranks)
         self._memory = Memory()
         self._space = self._home = None
         self._ascended = False
@@ -334,16 +369,6 @@ class SharpnessAware(Optimizer):
         self._forget()
         self._memory = Memory(state.pop("memory"))
         Optimizer.__setstate__(self, state)
-
-
-def unit(vector: Tensor) -> Tensor:
-    """The vector at length 1; zero stays zero, and no square under- or overflows on the way."""
-    if not vector.numel():
-        return vector
-    tiny = torch.finfo(vector.dtype).tiny
-    scaled = vector / vector.abs().amax().clamp_min(tiny)
-    length: Tensor = scaled.norm()
-    return scaled / length.clamp_min(tiny)
 
 
 def check_rho(rho: float) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.base import SharpnessAware
 from zosam.optim.directions import momentum, require_momentum
 from zosam.optim.passes import Closure
 from zosam.optim.schedules import Schedule
@@ -17,7 +17,7 @@ class RandomSAM(SharpnessAware):
 
     def climb(self, closure: Closure) -> Tensor:
         space = self.coordinates
-        return unit(torch.randn(len(space), generator=self.generator(), dtype=space.dtype, device=space.device))
+        return self.unit(torch.randn(len(space), generator=self.generator(), dtype=space.dtype, device=space.device))
 
 
 class S2SAM(SharpnessAware):
@@ -29,7 +29,7 @@ class S2SAM(SharpnessAware):
 
     def climb(self, closure: Closure) -> Tensor | None:
         last = self.recall("gradient")
-        return None if last is None else unit(last)
+        return None if last is None else self.unit(last)
 
     def descend(self) -> None:
         self.remember("gradient", self.grads())
@@ -48,4 +48,4 @@ class MSAM(SharpnessAware):
 
     def climb(self, closure: Closure) -> Tensor | None:
         speed = momentum(self.base, self.coordinates)
-        return None if speed is None else -unit(speed)
+        return None if speed is None else -self.unit(speed)

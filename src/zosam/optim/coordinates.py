@@ -12,6 +12,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from zosam.ranks import ALONE
+
 
 class Coordinates:
     """The active weights of `params` under `masks`, read and written as one vector, in memory order."""
@@ -29,6 +31,7 @@ class Coordinates:
         ]
         self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self.params, self._index, strict=True)]
         self.total = sum(p.numel() for p in params)
+        self.shards = ALONE  # the ranks that hold the other parts of these parameters
 
     def __len__(self) -> int:
         return sum(self.sizes)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware, unit
-from zosam.optim.passes import Closure, require_finite
+from zosam.optim.base import SharpnessAware
+from zosam.optim.passes import Closure
 from zosam.optim.schedules import Schedule
 
 
@@ -18,7 +18,8 @@ class ESAM(SharpnessAware):
 
     Du et al., "Efficient sharpness-aware minimization for improved training of neural networks", ICLR 2022. Both
     savings are on by default (the published code has them off), no weight gradient is computed for tensors left out,
-    and at least one tensor and one sample stay. The closure returns one loss per sample and takes `keep`.
+    and at least one tensor and one sample stay. The closure returns one loss per sample and takes `keep`. On several
+    ranks each keeps γ of its own samples; with `per_rank` each climbs along its own gradient too.
     """
 
     per_sample: ClassVar[bool] = True
@@ -30,12 +31,14 @@ class ESAM(SharpnessAware):
         beta: float = 0.5,
         gamma: float = 0.5,
         seed: int = 0,
+        *,
+        per_rank: bool = False,
     ) -> None:
         super().__init__(base, rho, seed)
         for name, value in (("beta", beta), ("gamma", gamma)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1, not {value}")
-        self.beta, self.gamma = beta, gamma
+        self.beta, self.gamma, self.per_rank = beta, gamma, per_rank
 
     def climb(self, closure: Closure) -> Tensor:
         space = self.coordinates
@@ -45,15 +48,16 @@ class ESAM(SharpnessAware):
         for p in left_out:
             p.requires_grad_(False)
         try:
-            losses = self.gradient(closure)
+            losses = self.gradient(closure, local=True)
         finally:
             for p in left_out:
                 p.requires_grad_(True)
-        direction = unit(space.gather([p.grad for p in space.params])) / self.beta
+        gradient = space.gather([p.grad for p in space.params])
+        direction = self.unit(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:
             with self.displaced(direction):
                 rise = self.evaluate(closure) - losses
-            require_finite(rise)
+            self._passes.agreed(rise)
             self.keep = rise.topk(max(1, round(self.gamma * len(rise)))).indices
         return direction
 

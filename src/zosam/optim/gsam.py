@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
 from zosam.optim.schedules import Schedule
 
@@ -14,23 +14,33 @@ class GSAM(SharpnessAware):
     """Surrogate-gap SAM: descend g_p − α g⊥, where g⊥ is the part of g orthogonal to g_p, the gradient at θ + ε.
 
     Zhuang et al., "Surrogate gap minimization improves sharpness-aware training", ICLR 2022. The paper lets rho follow
-    the learning rate: pass `rho=zosam.schedules.Proportional(rho_max, lr_max, rho_min, lr_min)`.
+    the learning rate: pass `rho=zosam.schedules.Proportional(rho_max, lr_max, rho_min, lr_min)`. With `per_rank` each
+    rank climbs along its own gradient; what is handed down is made of the gradients of all.
     """
 
-    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, alpha: float = 0.4, seed: int = 0) -> None:
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float | Schedule = 0.05,
+        alpha: float = 0.4,
+        seed: int = 0,
+        *,
+        per_rank: bool = False,
+    ) -> None:
         super().__init__(base, rho, seed)
-        self.alpha = alpha
+        self.alpha, self.per_rank = alpha, per_rank
         self._clean: Tensor | None = None  # the gradient at θ, while a step is under way
 
     def climb(self, closure: Closure) -> Tensor:
-        self.gradient(closure)
-        self._clean = self.grads()
-        return unit(self._clean)
+        clean = self.clean_gradient(closure)
+        self._clean = self.shared(clean) if self.per_rank else clean
+        return self.unit(clean)
 
     def descend(self) -> None:
         if self._clean is not None:
-            perturbed, along = self.grads(), unit(self.grads())
-            orthogonal = self._clean - (self._clean @ along) * along
+            perturbed = self.grads()
+            along = self.unit(perturbed)
+            orthogonal = self._clean - self.dot(self._clean, along) * along
             self.hand_down(perturbed - self.alpha * orthogonal)
             self._clean = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import SharpnessAware, unit
+from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
 from zosam.optim.schedules import Schedule
 
@@ -14,36 +14,45 @@ class LookSAM(SharpnessAware):
     """SAM every k steps; else g + α (‖g‖/‖v‖) v, with v the part of the last SAM gradient orthogonal to g.
 
     Liu et al., "Towards efficient and scalable sharpness-aware minimization", CVPR 2022. The decomposition is global,
-    over all parameters, as in the paper (some ports split it per tensor), and steps between really are one pass.
+    over all parameters, as in the paper (some ports split it per tensor), and steps between really are one pass. With
+    `per_rank` each rank climbs along its own gradient; v is made of the gradients of all.
     """
 
     def __init__(
-        self, base: Optimizer, rho: float | Schedule = 0.05, k: int = 5, alpha: float = 0.7, seed: int = 0
+        self,
+        base: Optimizer,
+        rho: float | Schedule = 0.05,
+        k: int = 5,
+        alpha: float = 0.7,
+        seed: int = 0,
+        *,
+        per_rank: bool = False,
     ) -> None:
         super().__init__(base, rho, seed)
         if k < 1:
             raise ValueError(f"k must be 1 or more, not {k}")
-        self.k, self.alpha = k, alpha
+        self.k, self.alpha, self.per_rank = k, alpha, per_rank
         self._clean: Tensor | None = None  # the gradient at θ, while a SAM step is under way
 
     def climb(self, closure: Closure) -> Tensor | None:
         self._clean = None
         if self.steps % self.k:
             return None
-        self.gradient(closure)
-        self._clean = self.grads()
-        return unit(self._clean)
+        clean = self.clean_gradient(closure)
+        self._clean = self.shared(clean) if self.per_rank else clean
+        return self.unit(clean)
 
     def descend(self) -> None:
         gradient = self.grads()
         if self._clean is not None:
-            g = unit(self._clean)
-            self.remember("orthogonal", gradient - (gradient @ g) * g)
+            g = self.unit(self._clean)
+            self.remember("orthogonal", gradient - self.dot(gradient, g) * g)
             self._clean = None
             return
         v = self.recall("orthogonal")
-        if v is not None and bool(v.norm() > 1e-6 * gradient.norm()):  # less is rounding, not a direction
-            self.hand_down(gradient + self.alpha * gradient.norm() * unit(v))
+        size = self.length(gradient)
+        if v is not None and bool(self.length(v) > 1e-6 * size):  # less is rounding, not a direction
+            self.hand_down(gradient + self.alpha * size * self.unit(v))
 
     def passes_per_step(self) -> dict[str, float]:
         return {"forward": 1 + 1 / self.k, "backward": 1 + 1 / self.k}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from zosam.optim.moment import Modules, Moment
+from zosam.parallel import Averaging
+from zosam.ranks import ALONE, Ranks
 
 Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
@@ -36,13 +38,17 @@ class NoBackward(TorchFunctionMode):
 class Passes:
     """The passes of one optimizer; of those of a step, the first full one with a gradient leaves its traces."""
 
-    def __init__(self, params: Callable[[], list[Tensor]], per_sample: bool = False) -> None:
-        self.params, self.per_sample = params, per_sample
+    def __init__(
+        self, params: Callable[[], list[Tensor]], per_sample: bool = False, ranks: Callable[[], Ranks] = lambda: ALONE
+    ) -> None:
+        self.params, self.per_sample, self.ranks = params, per_sample, ranks
         self.count = {"forward": 0.0, "backward": 0.0}
         self.counted = False  # whether this step has left its traces
-        self.loss = torch.zeros(())  # of the pass that counted
+        self.loss = torch.zeros(())  # of the pass that counted, on this rank
+        self.mean_loss = torch.zeros(())  # and its mean, over all ranks
         self._samples = 1
         self._modules = Modules()
+        self.averaging = Averaging(ranks)
         self._start: Moment | None = None  # as before the step
         self._now: Moment | None = None  # as before the next pass without traces, where that is known
 
@@ -68,7 +74,7 @@ class Passes:
         for p in params:
             p.grad = None
         try:
-            with self.without_traces(), NoBackward():
+            with self.without_traces(), self.silent(), NoBackward():
                 loss = self.call(closure, keep)
         finally:
             for p, g in zip(params, grads, strict=True):
@@ -76,21 +82,36 @@ class Passes:
         self.add(keep, forward=1)
         return loss.detach()
 
-    def gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
-        """The loss; its gradient is left in `p.grad`."""
+    def gradient(self, closure: Closure, keep: Keep | None = None, local: bool = False) -> Tensor:
+        """The loss; its gradient is left in `p.grad`: the mean over all ranks or, if `local`, this rank's own."""
         counts, params = keep is None and not self.counted, self.params()
         for p in params:
             p.grad = None
-        with torch.enable_grad(), self._with_traces() if counts else self.without_traces():
+        sending = self.averaging.sending(gradients=not local, buffers=counts)
+        with torch.enable_grad(), self._with_traces() if counts else self.without_traces(), sending:
             loss = self.call(closure, keep)
             if all(p.grad is None for p in params):  # else the closure has called backward itself
                 loss.mean().backward()
+        if not local:
+            self.averaging.require(params)
         loss = loss.detach()
-        require_finite(loss)
+        mean = self.agreed(loss)
         self.add(keep, forward=1, backward=1)
         if counts:
-            self.loss = loss
+            self.loss, self.mean_loss = loss, mean
         return loss
+
+    def agreed(self, loss: Tensor) -> Tensor:
+        """The mean over batch and ranks; one that is not finite, on whichever rank, stops all of them alike."""
+        mean, ranks = loss.detach().mean(), self.ranks()
+        if ranks.world > 1:
+            mean = ranks.mean(mean.double(), "loss").to(mean.dtype)
+        require_finite(mean)
+        return mean
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Passes in here send nothing to other ranks, unless layers of the model do."""
+        return self.averaging.sending(gradients=False, buffers=False)
 
     def call(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """What the closure returns, if that is a loss."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.base import Direction, SharpnessAware, unit
+from zosam.optim.base import Direction, SharpnessAware
 from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, momentum, orthonormal, require_momentum
 from zosam.optim.pair import Buffers, settle, standing_in
 from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
@@ -43,6 +43,8 @@ class ZOSAM(SharpnessAware):
     batch_fraction  probe on every n-th sample: with one direction only the sign of the difference matters.
     every           keep a perturbation for that many steps.
     replay          draw directions again from their seed instead of storing them.
+    own_directions  on several ranks, each probes along m directions of its own, on its own part of the batch: with W
+                    ranks W·m directions for the passes of m. Every rank draws those of the others again.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ZOSAM(SharpnessAware):
         *,
         noise: float = 0.0,
         replay: bool = False,
+        own_directions: bool = False,
     ) -> None:
         super().__init__(base, rho, seed)
         for name, value, known in (
@@ -94,9 +97,12 @@ class ZOSAM(SharpnessAware):
             raise ValueError(
                 "replay is for random directions that nothing keeps: no guide, pair, every, cge or paper norm"
             )
+        if own_directions and (guide is not None or pair or estimator == "cge"):
+            raise ValueError("own_directions are random ones: a guide, pair and cge have the same on all ranks")
         self.directions, self.estimator, self.delta, self.distribution = directions, estimator, delta, distribution
         self.norm, self.guide, self.pair, self.every = norm, guide, pair, every
         self.noise, self.replay, self.part = noise, replay, part_of_batch(batch_fraction)
+        self.own_directions = own_directions
 
     @classmethod
     def fast(cls, base: Optimizer, rho: float | Schedule = 0.05, **settings: Any) -> ZOSAM:
@@ -110,7 +116,7 @@ class ZOSAM(SharpnessAware):
             raise TypeError("pair=True works with step(closure) only; for the two-phase form leave it out")
         held = self.recall("perturbation") if self.steps % self.every else None
         if held is not None:
-            return held if self.norm == "paper" else unit(held)  # masks may have moved since
+            return held if self.norm == "paper" else self.unit(held)  # masks may have moved since
         if self.replay:
             return self._replayed(closure)
         perturbation = self._normalised(self.estimate(closure))
@@ -123,10 +129,13 @@ class ZOSAM(SharpnessAware):
         if self.estimator == "cge":
             return self._by_coordinates(closure)
         total = torch.zeros(())
-        probes = self._probes()
-        for u in probes:
-            slope = self._difference(closure, self._normalised(u)) * float(u.norm()) / (2 * self._reach())
-            total = total + u * (slope / len(probes))
+        probes: Iterable[Tensor] = self._probes()
+        differences = self._agreed([self._difference(closure, self._normalised(u)) for u in probes])
+        if self.own_directions:
+            probes = (self._draw(self._size(), str(i)) for i in range(len(differences)))
+        for u, difference in zip(probes, differences, strict=True):
+            slope = difference * float(self.length(u)) / (2 * self._reach())
+            total = total + u * (slope / len(differences))
         return total
 
     def _difference(self, closure: Closure, e: Tensor | Replayed) -> float:
@@ -135,29 +144,44 @@ class ZOSAM(SharpnessAware):
             up = self.evaluate(closure, self.part)
         with self.displaced(e, by=-self._reach()):
             down = self.evaluate(closure, self.part)
-        require_finite(up)
-        require_finite(down)
         self._note("loss_up", up)
         self._note("loss_down", down)
-        return float(up.double() - down.double()) or TIE
+        return float(up.double() - down.double())
+
+    def _agreed(self, differences: list[float]) -> list[float]:
+        """Of all ranks: the mean of each, or all that they have where directions are their own.
+
+        These numbers are all that the ascent sends. A loss that is not finite on one rank stops every rank alike.
+        """
+        exchange = self.ranks.all_of if self.own_directions else self.ranks.mean_of
+        agreed = exchange(differences, self.coordinates.device, "ascent")
+        require_finite(torch.tensor(agreed, dtype=torch.float64))
+        return [d or TIE for d in agreed]
+
+    def _mine(self) -> range:
+        """The numbers of the directions that this rank probes."""
+        first = self.ranks.rank * self.directions if self.own_directions else 0
+        return range(first, first + self.directions)
 
     def _reach(self) -> float:
         return max(self._rhos()) if self.delta is None else self.delta
 
     def _normalised(self, u: Tensor) -> Tensor:
-        return unit(u)[: len(self.coordinates)]
+        return self.unit(u)[: len(self.coordinates)]
 
     def _probes(self) -> list[Tensor]:
         """The vectors to probe along."""
-        space = self.coordinates
-        size = space.total if self.norm == "paper" else len(space)
         guided = self._guided()
         if not guided:
-            return [self._draw(size, str(i)) for i in range(self.directions)]
+            return [self._draw(self._size(), str(i)) for i in self._mine()]
         if self.noise:
             a, b = (1 - self.noise) ** 0.5, self.noise**0.5
-            guided = [a * unit(v) + b * unit(self._draw(len(v), str(i))) for i, v in enumerate(guided)]
+            guided = [a * self.unit(v) + b * self.unit(self._draw(len(v), str(i))) for i, v in enumerate(guided)]
         return guided
+
+    def _size(self) -> int:
+        """How long a random direction is."""
+        return self.coordinates.total if self.norm == "paper" else len(self.coordinates)
 
     def _draw(self, size: int, salt: str) -> Tensor:
         """One parameter after another, as `replay` does; what a longer vector has more stands for pruned weights."""
@@ -182,23 +206,31 @@ class ZOSAM(SharpnessAware):
         return {"gradient": 1, "subspace": SUBSPACE}.get(self.guide, 0) if isinstance(self.guide, str) else 0
 
     def _by_coordinates(self, closure: Closure) -> Tensor:
-        estimate = torch.zeros(len(self.coordinates), dtype=self.coordinates.dtype, device=self.coordinates.device)
-        for j in range(len(estimate)):
-            e = torch.zeros_like(estimate)
+        space, differences = self.coordinates, []
+        for j in range(len(space)):
+            e = torch.zeros(len(space), dtype=space.dtype, device=space.device)
             e[j] = 1.0
-            estimate[j] = self._difference(closure, e) / (2 * self._reach())
-        return estimate
+            differences.append(self._difference(closure, e))
+        slopes = [d / (2 * self._reach()) for d in self._agreed(differences)]
+        return torch.tensor(slopes, dtype=space.dtype, device=space.device)
 
     def _replayed(self, closure: Closure) -> Direction:
         """The same estimate of directions that are drawn again instead of stored."""
+        lengths: dict[int, float] = {}
+        differences = []
+        for i in self._mine():
+            u = self._replay(i)
+            lengths[i] = u.norm()
+            differences.append(self._difference(closure, u * (1 / lengths[i])))
         terms = []
-        for i in range(self.directions):
-            u = Replayed([(1.0, lambda i=i: self.generator(str(i)))], self.distribution, self.coordinates)  # type: ignore[misc]
-            length = u.norm()
-            difference = self._difference(closure, u * (1 / length))
-            terms.append((difference * length, u.terms[0][1]))
+        for i, difference in enumerate(self._agreed(differences)):
+            u = self._replay(i)
+            terms.append((difference * (lengths[i] if i in lengths else u.norm()), u.terms[0][1]))
         total = Replayed(terms, self.distribution, self.coordinates)
         return total * (1 / max(total.norm(), torch.finfo(self.coordinates.dtype).tiny))
+
+    def _replay(self, i: int) -> Replayed:
+        return Replayed([(1.0, lambda: self.generator(str(i)))], self.distribution, self.coordinates)
 
     # --- which gradient to hand down -----------------------------------------------------------------------------
 
@@ -210,10 +242,12 @@ class ZOSAM(SharpnessAware):
         (up, up_buffers), (down, down_buffers) = self._candidate(closure, e), self._candidate(closure, -e)
         self._note("loss_up", up)
         self._note("loss_down", down)
-        loss, buffers = (up, up_buffers) if bool(up >= down) else (down, down_buffers)
-        require_finite(loss.detach())
+        rises = self._agreed([float(up.detach().double() - down.detach().double())])[0] > 0
+        loss, buffers = (up, up_buffers) if rises else (down, down_buffers)
+        self._passes.mean_loss = self._passes.agreed(loss)
         self.zero_grad(set_to_none=True)
         loss.backward()
+        self._passes.averaging.require(self._parameters())
         settle(buffers)
         self._passes.loss = loss.detach()
         self._passes.add(None, forward=2, backward=1)
@@ -225,7 +259,7 @@ class ZOSAM(SharpnessAware):
         offsets = [torch.zeros_like(p) for p in space.params]
         space.scatter(steps, offsets)
         self._passes.replay()
-        with torch.enable_grad(), NoBackward():
+        with torch.enable_grad(), NoBackward(), self._passes.averaging.sending(gradients=True, buffers=False):
             candidates = {p: p + offset for p, offset in zip(space.params, offsets, strict=True)}
             with standing_in(candidates) as buffers:
                 loss = self._passes.call(closure)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zosam.parallel import unwrapped
 from zosam.sparse import budgets
 from zosam.sparse.account import Account
 from zosam.sparse.budgets import Budget
@@ -57,6 +58,7 @@ class Sparsity(Account, Hold):
     ) -> None:
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity must be at least 0 and below 1, not {sparsity}")
+        model = unwrapped(model)
         self.model, self.target, self.seed, self.steps = model, sparsity, seed, 0
         self.weights, self.kept_dense = split(
             model, include, exclude, dense or (), self.dense if dense is None else None

@@ -19,6 +19,7 @@ class GraSP(ByLoss):
     def score(self) -> dict[str, Tensor]:
         with self.scoring(), sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
             gradients = self.gradients(self.loss().mean(), create_graph=True)
-            inner = sum((g.detach() * g).sum() for g in gradients.values() if g.requires_grad)
+            mean = self.averaged(gradients)
+            inner = sum((mean[n] * g).sum() for n, g in gradients.items() if g.requires_grad)
             hessian_gradient = self.gradients(inner) if isinstance(inner, Tensor) else gradients
-        return {n: self.weights[n].detach() * hg for n, hg in hessian_gradient.items()}
+        return {n: self.weights[n].detach() * hg for n, hg in self.averaged(hessian_gradient).items()}

@@ -7,6 +7,7 @@ the step the weights are masked.
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -15,8 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
+from zosam.ranks import Ranks, current
 
 Masks = dict[str, Tensor]
+
+
+class MasksDiffer(RuntimeError):
+    """The ranks of one training have different masks: it cannot go on."""
 
 
 class Hold:
@@ -29,6 +35,7 @@ class Hold:
     masks: Masks
     steps: int
     watchers: list[Callable[[], None]]
+    sharpness: SharpnessAware | None
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
@@ -72,6 +79,7 @@ class Hold:
         """Take new masks; everything that may fail has been computed before."""
         for name, new in masks.items():
             self.replace(name, new)
+        self._compare()
         empty = [n for n, m in masks.items() if not bool(m.any())]
         if empty:
             warnings.warn(
@@ -90,6 +98,15 @@ class Hold:
         return next(
             float(g.get(key, 0.0)) for g in self.optimizer.param_groups if any(p is weight for p in g["params"])
         )
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that keep these masks together."""
+        return current() if self.sharpness is None else self.sharpness.ranks
+
+    def averaged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The mean over all ranks, signs and all: what a score must be made of."""
+        return {n: self.ranks.mean(t.detach(), "scores") for n, t in tensors.items()}
 
     def release(self) -> None:
         """Let go of the optimizer: masks are no longer kept."""
@@ -129,6 +146,21 @@ class Hold:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._hold()  # torch drops the hooks of an optimizer that is copied
+
+    def _compare(self) -> None:
+        """Stop if some rank has other masks than the rest."""
+        if self.ranks.world == 1:
+            return
+        device = next(iter(self.weights.values())).device
+        sums = torch.tensor([zlib.crc32(m.cpu().contiguous().numpy().data) for m in self.masks.values()], device=device)
+        highest, lowest = self.ranks.max(torch.stack([sums, -sums]), "masks").unbind()
+        differ = [n for n, other in zip(self.masks, (highest != -lowest).tolist(), strict=True) if other]
+        if differ:
+            raise MasksDiffer(
+                f"{type(self).__name__}, step {self.steps}: ranks have different masks for {', '.join(differ[:5])}"
+                f"{' ...' if len(differ) > 5 else ''}; they must start from the same weights and seed, and see averaged"
+                " gradients: wrap the model in DistributedDataParallel before it is made sparse"
+            )
 
     def _mask(self, tensors: Mapping[str, Tensor | None]) -> None:
         present = [(t, self.masks[n]) for n, t in tensors.items() if t is not None]

@@ -44,6 +44,8 @@ class RigL(Dynamic):
         if gradient is None:
             where = "" if perturbed else " at theta; this optimizer may take none there"
             raise ValueError(f"{type(self).__name__} grows by the gradient of {name}, and there is none{where}")
+        if not perturbed:
+            gradient = self.averaged({name: gradient})[name]  # it was seen before ranks had averaged it
         return self.finite(name, gradient.abs())
 
     def update(self) -> Masks | None:

@@ -18,4 +18,4 @@ class SNIP(ByLoss):
     def score(self) -> dict[str, Tensor]:
         with self.scoring():
             gradients = self.gradients(self.loss().mean())
-        return {n: (self.weights[n].detach() * g).abs() for n, g in gradients.items()}
+        return {n: (self.weights[n].detach() * g).abs() for n, g in self.averaged(gradients).items()}

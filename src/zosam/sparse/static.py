@@ -56,11 +56,12 @@ class ByLoss(Static):
     @contextmanager
     def scoring(self) -> Iterator[None]:
         """Run the loss in here: model, buffers and random streams stay as they are."""
-        with Passes(lambda: list(self.weights.values())).without_traces(), torch.enable_grad(), NoBackward():
+        passes = Passes(lambda: list(self.weights.values()), ranks=lambda: self.ranks)
+        with passes.without_traces(), passes.silent(), torch.enable_grad(), NoBackward():
             yield
 
     def gradients(self, of: Tensor, create_graph: bool = False) -> dict[str, Tensor]:
-        """The gradient of a number for each masked weight; zero where it does not depend on it."""
+        """This rank's gradient of a number for each masked weight; zero where it does not depend on it."""
         found = torch.autograd.grad(of, list(self.weights.values()), create_graph=create_graph, allow_unused=True)
         return {
             n: torch.zeros_like(w) if g is None else g for (n, w), g in zip(self.weights.items(), found, strict=True)

@@ -126,7 +126,7 @@ def _claim(folder: Path, x: Pictures, seed: int) -> None:
 
 def _ready(path: Path, shape: tuple[int, ...]) -> bool:
     try:
-        there = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
+        there = np.lib.format.open_memmap(path, mode="r")
+    except Exception:  # not there, or damaged in any way
         return False
     return bool(there.shape == shape and there.dtype == np.uint8)

@@ -28,9 +28,9 @@ function tableView(table) {
 
   function gridCell(cell, keep) {
     if (!cell) return el("td", { class: "none" }, "");
-    const paper = [cell.paper && `paper ${cell.paper}`, cell.difference && `(${cell.difference})`].filter(Boolean).join(" ");
     return el("td", { class: keep(cell) ? null : "faded", "data-verdict": cell.verdict },
-      line("ours", cell.ours || null, foot(cell)), line("paper", paper || null), chip(cell.verdict), line("cost", cell.cost ? `cost ${cell.cost}` : null));
+      line("ours", cell.ours || null, foot(cell)), line("paper", cell.paper ? `paper ${cell.paper}` : null),
+      line("paper", cell.difference ? `difference ${cell.difference}` : null), chip(cell.verdict), line("cost", cell.cost ? `cost ${cell.cost}` : null));
   }
 
   function listRows(row, keep) {

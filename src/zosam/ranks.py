@@ -1,0 +1,144 @@
+"""The other processes of a training: who they are, and what they agree on.
+
+All that this package says to `torch.distributed` is in this file and in `parallel.py`. Gradients are averaged by the
+module that computes them, DistributedDataParallel or fully_shard; the optimizers exchange numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The processes of a group, as one of them sees it; without a group it is alone, and nothing is ever sent.
+
+    `sent` counts the bytes that this process has handed over, by what they were for.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.world = 1 if group is None else dist.get_world_size(group)
+        self.sent: Counter[str] = Counter()
+
+    def sum(self, values: Tensor, why: str) -> Tensor:
+        return self._reduced(values, "SUM", why)
+
+    def max(self, values: Tensor, why: str) -> Tensor:
+        return self._reduced(values, "MAX", why)
+
+    def mean(self, values: Tensor, why: str) -> Tensor:
+        """The mean over all ranks, the same bits on each of them."""
+        return values if self.world == 1 else self.sum(values, why) / self.world
+
+    def mean_of(self, numbers: Sequence[float], device: torch.device, why: str) -> list[float]:
+        """The same of plain numbers: eight bytes each, in one message."""
+        if self.world == 1:
+            return list(numbers)
+        found: list[float] = self.mean(torch.tensor(numbers, dtype=torch.float64, device=device), why).tolist()
+        return found
+
+    def all_of(self, numbers: Sequence[float], device: torch.device, why: str) -> list[float]:
+        """The numbers of every rank, one after another."""
+        if self.world == 1:
+            return list(numbers)
+        found = self.gather(torch.tensor(numbers, dtype=torch.float64, device=device), why)
+        return [number for part in found for number in part.tolist()]
+
+    def gather(self, values: Tensor, why: str) -> list[Tensor]:
+        """The tensor of every rank, which must have one shape on all of them."""
+        if self.world == 1:
+            return [values]
+        found = [torch.empty_like(values) for _ in range(self.world)]
+        dist.all_gather(found, values.contiguous(), group=self.group)
+        self._count(values, why)
+        return found
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each question whether some rank says yes."""
+        return [bool(f) for f in self.max(torch.tensor(flags, dtype=torch.int64), "flags")]
+
+    def lead(self, work: Callable[[], T]) -> T | None:
+        """Let rank 0 alone do it, and the others wait; if it fails there, all ranks stop and rank 0 says why."""
+        failure: BaseException | None = None
+        found: T | None = None
+        if self.rank == 0:
+            try:
+                found = work()
+            except BaseException as error:
+                if self.world == 1:
+                    raise
+                failure = error
+        if any(self.any(failure is not None)):
+            raise failure if failure is not None else SystemExit(2)
+        return found
+
+    def _reduced(self, values: Tensor, how: str, why: str) -> Tensor:
+        if self.world == 1:
+            return values
+        total = values.detach().clone()
+        dist.all_reduce(total, getattr(dist.ReduceOp, how), group=self.group)
+        self._count(total, why)
+        return total
+
+    def _count(self, values: Tensor, why: str) -> None:
+        self.sent[why] += values.numel() * values.element_size()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        return self  # a group is not a thing to copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Ranks, ()) if self.group is None else (current, ())
+
+
+ALONE = Ranks()
+_everybody = ALONE
+
+
+def current() -> Ranks:
+    """All processes of the default group, if there is one; else this process alone."""
+    global _everybody
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    if _everybody.group is not dist.group.WORLD:
+        _everybody = Ranks(dist.group.WORLD)
+    return _everybody
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Join the processes that torchrun has started beside this one, and leave them at the end."""
+    started = dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+    if not started or dist.is_initialized():
+        yield current()
+        return
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://"))
+    if os.environ["GROUP_WORLD_SIZE"] == "1":  # else machines may count tries differently
+        # the store still holds the addresses of a try before this one (github.com/pytorch/pytorch/issues/135712)
+        store = PrefixStore(f"try {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    try:
+        yield current()
+    finally:
+        dist.destroy_process_group()
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a rank holds its part of the tensor only, as under fully_shard."""
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: no tensor can be one
+    return module is not None and isinstance(tensor, module.DTensor)
