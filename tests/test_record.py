@@ -130,7 +130,7 @@ def test_every_changed_figure_is_noticed(folder):
     path = folder / "record.json"
     text = path.read_text()
     loss = str(read_record(folder)["epochs"][0]["test_loss"])
-    path.write_text(text.replace(loss, loss[:-1] + str((int(loss[-1]) + 1) % 10)))
+    path.write_text(text.replace(loss, f"{loss[:4]}{(int(loss[4]) + 1) % 10}{loss[5:]}"))
     with pytest.raises(ValueError, match=r"record\.json is damaged: its checksum is another"):
         finished(folder)
     with pytest.warns(UserWarning, match="made again from the last checkpoint"):

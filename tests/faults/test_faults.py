@@ -130,7 +130,8 @@ def test_sigterm_to_all_processes_that_read_pictures(tmp_path):
         image.effect_noise((9, 9), 50 + number).save(place / f"{number}.png")
     data = f"folder:path={tmp_path / 'set'},image_size=8,workers=2"
     what = replace(WHAT, model="tiny_net:colour", data=data, epochs=60, batch_size=4, method="dense")
-    training = Training(tmp_path / "runs", what=what, before="os.setpgrp()")
+    before = "os.setpgrp()\nimport multiprocessing\nmultiprocessing.set_start_method('fork', force=True)"
+    training = Training(tmp_path / "runs", what=what, before=before)
     training.wait_for(1)
     assert training.process.is_alive(), training.says()
     os.killpg(training.process.pid, signal.SIGTERM)
