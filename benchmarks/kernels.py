@@ -3,15 +3,15 @@
     python benchmarks/kernels.py [--batch 128] [--threads 1] [--out kernels.json]
 
 Forward, input gradient and weight gradient of the layers of the paper's networks at 80, 90, 95 and 98 % sparsity, in
-turns with the dense layer (oneDNN, channels_last) in fp32 and, with --bf16, in bf16; with torch.sparse for linear
-layers, and with `sparseprop` where it is installed. Figures are dense fp32 time / time, from the least time of each.
+turns with the dense layer (oneDNN, channels_last) in fp32 and, where the CPU has it, in bf16; with torch.sparse for
+linear layers, and with `sparseprop` where it is installed. Figures are dense fp32 time / time, from the least time of
+each. With --out a bar chart lands beside the JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from train_step import bars
+from chart import has_bf16, machine, write
 
 from zosam.kernels import doctor, library
 from zosam.kernels.index import Geometry
@@ -36,12 +36,12 @@ LAYERS = {  # name: geometry, share of the batch that it runs at
     "512->128 1x1 16x16": (Geometry(512, 128, 16, 16, 1, 1, 0), 0.25),
     "160->160 32x32": (Geometry(160, 160, 32, 32, 3, 1, 1), 0.25),
     "640->640 8x8": (Geometry(640, 640, 8, 8, 3, 1, 1), 0.25),
-    "linear 384->1536": (Geometry(384, 1536, 1, 8), 2.0),
+    "linear 384->1536": (Geometry(384, 1536, 2, 4), 2.0),
 }
 SPARSITIES = (0.8, 0.9, 0.95, 0.98)
 
 
-def contestants(g: Geometry, images: int, bf16: bool) -> dict[str, Calls]:
+def contestants(name: str, g: Geometry, images: int, bf16: bool) -> dict[str, Calls]:
     """Everything that can run this layer, by name."""
     lib = library.load()
     if lib is None:
@@ -55,51 +55,58 @@ def contestants(g: Geometry, images: int, bf16: bool) -> dict[str, Calls]:
     for sparsity in SPARSITIES:
         mask = torch.rand(g.outputs, g.inputs, g.kernel, g.kernel, generator=noise) >= sparsity
         found[f"kernels {sparsity:.0%}"] = SparseLayer(lib, g, mask, images).calls()
-        if g.height == 1:
+        if name.startswith("linear"):
             matrix = (torch.randn(mask.shape) * mask).flatten(1).to_sparse_csr()
-            rows = torch.randn(g.inputs, images * g.width)
+            rows = torch.randn(g.inputs, images * g.height * g.width)
             found[f"torch.sparse {sparsity:.0%}"] = {"forward": partial(torch.matmul, matrix, rows)}
-        peer = sparseprop(g, mask, images)
-        if peer:
-            found[f"sparseprop {sparsity:.0%}"] = peer
+        found |= {f"{peer} {sparsity:.0%}": calls for peer, calls in sparseprop(name, g, mask, images).items()}
     return found
 
 
-def sparseprop(g: Geometry, mask: torch.Tensor, images: int) -> Calls | None:
-    """The peer, if it is installed and takes the layer: IST-DASLab/sparseprop, forward and both gradients."""
+def sparseprop(name: str, g: Geometry, mask: torch.Tensor, images: int) -> dict[str, Calls]:
+    """The peer, if it is installed: IST-DASLab/sparseprop, forward and both gradients, in each of its layouts."""
     try:
         modules: Any = importlib.import_module("sparseprop.modules")
     except ImportError:
-        return None
-    conv = torch.nn.Conv2d(g.inputs, g.outputs, g.kernel, g.stride, g.pad, bias=False)
-    with torch.no_grad():
-        conv.weight.mul_(mask)
-    layer = modules.SparseConv2d.from_dense(conv, vectorizing_over_on=False)
+        return {}
     x = torch.randn(images, g.inputs, g.height, g.width, requires_grad=True)
+    weight = torch.randn(mask.shape) * mask
+    if name.startswith("linear"):
+        x = torch.randn(images * g.height * g.width, g.inputs, requires_grad=True)
+        layers = {"sparseprop": modules.SparseLinear(weight.flatten(1))}
+    else:
+        make = partial(modules.SparseConv2d, weight, padding=g.pad, stride=g.stride)
+        layers = {"sparseprop": make(), "sparseprop over columns": make(vectorizing_over_on=True)}
+    return {name: _both(layer, x) for name, layer in layers.items()}
+
+
+def _both(layer: torch.nn.Module, x: torch.Tensor) -> Calls:
     y = layer(x)
-    gradient = torch.randn_like(y)
+    inputs, gradient = [x, *layer.parameters()], torch.randn_like(y)
     return {
-        "forward": lambda: layer(x),
-        "backward": lambda: torch.autograd.grad(layer(x), [x, *layer.parameters()], gradient),
+        "forward": lambda: layer(x.detach()),
+        "backward": lambda: torch.autograd.grad(y, inputs, gradient, retain_graph=True),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("layers", nargs="*", default=list(LAYERS), help="which, by name; all if none is given")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--bf16", action="store_true", help="dense bf16 too: slow on CPUs without it")
+    parser.add_argument("--bf16", action="store_true", default=has_bf16(), help="dense bf16 where it is emulated too")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     print("\n".join(doctor()))
-    record: dict[str, Any] = {"cpu": doctor()[0], "torch": torch.__version__, "threads": arguments.threads}
-    record |= {"clock": arguments.clock, "batch": arguments.batch, "layers": {}}
-    for name, (g, share) in LAYERS.items():
-        everyone = contestants(g, round(arguments.batch * share), arguments.bf16)
+    record = machine() | {name: getattr(arguments, name) for name in ("threads", "clock", "rounds", "batch")}
+    record["layers"] = {}
+    for name in arguments.layers:
+        g, share = LAYERS[name]
+        everyone = contestants(name, g, round(arguments.batch * share), arguments.bf16)
         rows: dict[str, dict[str, float]] = {}
         for what in ("forward", "input_gradient", "weight_gradient", "backward"):
             calls = {who: calls[what] for who, calls in everyone.items() if what in calls}
@@ -107,15 +114,16 @@ def main() -> None:
             rows[what] = {who: took["dense"] / t for who, t in took.items()}
             rows[what]["dense milliseconds"] = took["dense"] * 1e3
         record["layers"][name] = rows
-        print(f"\n{name}")
+        print(f"\n{name}: dense {rows['forward']['dense milliseconds']:.1f} ms forward, then dense time / time")
         for what, row in rows.items():
-            print(f"  {what:16}" + "  ".join(f"{who} {value:.1f}" for who, value in row.items() if who != "dense"))
+            families = dict.fromkeys(who.rpartition(" ")[0] for who in row if who.endswith("%"))
+            cells = {f: " / ".join(f"{row[f'{f} {s:.0%}']:.1f}" for s in SPARSITIES) for f in families}
+            cells |= {"dense bf16": f"{row['dense bf16']:.1f}"} if "dense bf16" in row else {}
+            print(f"  {what:16}" + "   ".join(f"{who} {cell}" for who, cell in cells.items()))
     if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-        shown = {f"{name}, 95%": rows["forward"]["kernels 95%"] for name, rows in record["layers"].items()}
-        chart = bars("forward of one layer at 95 % sparsity: speed against dense", shown)
-        arguments.out.with_suffix(".svg").write_text(chart)
+        at_95 = {name: rows["forward"] for name, rows in record["layers"].items()}
+        shown = {f"{name}: {who}": row[who] for name, row in at_95.items() for who in row if who.endswith("95%")}
+        write(arguments.out, record, {"": ("forward of one layer at 95 % sparsity: speed against dense", shown)})
 
 
 if __name__ == "__main__":

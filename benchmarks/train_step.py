@@ -1,29 +1,30 @@
 """Whole training steps with and without the sparse kernels, as ratios to dense SGD in the same run.
 
-    python benchmarks/train_step.py [resnet32 ...] [--sparsity 0.9 0.95 0.98] [--threads 1] [--out step.json]
+    python benchmarks/train_step.py [resnet32 ...] [--sparsity 0.9 0.95 0.98] [--threads 1 2] [--out step.json]
 
-Every contestant takes one step per round, in turns, through the public interface; the figure is the median over
-rounds of (dense SGD's time / its time). "masked-dense" is ZO-SAM on the same sparse model without the kernels, and
-`--bf16` adds dense SGD under autocast. `--clock cpu` counts the CPU time of the process, for one thread on a busy
-machine; two threads need `--clock wall` and an idle one. With --out a bar chart lands beside the JSON.
+Every contestant takes one step per round, in turns, through the public interface; the figure is dense SGD's least time
+over the rounds / its own. "masked-dense" is ZO-SAM on the same sparse model without the kernels; dense SGD under bf16
+autocast joins in where the CPU has bf16. With several numbers of threads all of them are in every round, and the last
+column is what the most threads gain over the fewest. `--clock cpu` counts the CPU time of the process, for one thread
+on a busy machine; more threads need `--clock wall` and an idle one. With --out bar charts land beside the JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
+from chart import has_bf16, machine, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, doctor, report
+from zosam.kernels.measure import Clock, best
 from zosam.models import deit_tiny, resnet32, resnet32_he, resnet50_cifar, wrn28_10
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import METHODS
@@ -90,10 +91,8 @@ def first_layer(model: nn.Module) -> list[str]:
     return [f"{name}.weight"] if conv.kernel_size == (3, 3) else []
 
 
-def compare(
-    network: str, level: float, rounds: int, clock: Callable[[], float], bf16: bool
-) -> tuple[dict[str, float], dict[str, float], str]:
-    """Ratio to dense SGD and milliseconds of every contestant at one sparsity, and how the regions run."""
+def contestants(network: str, level: float, bf16: bool) -> tuple[dict[str, Step], str]:
+    """A step of each, for as many threads as are set now, and how the regions run."""
     steps: dict[str, Step] = {"dense SGD": dense(network)}
     if bf16:
         steps["dense SGD bf16"] = dense(network, bf16=True)
@@ -101,72 +100,72 @@ def compare(
     way = ""
     for kind in KINDS:
         steps[kind], way = sparse(network, level, kind, fast=True)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
-        for name, step in steps.items():
-            began = clock()
-            step()
-            if turn:  # the first round warms up
-                times[name].append(clock() - began)
-    reference = times["dense SGD"]
-    ratio = {name: median(r / t for r, t in zip(reference, own, strict=True)) for name, own in times.items()}
-    return ratio, {name: median(own) * 1e3 for name, own in times.items()}, way
+    return steps, way
 
 
-def bars(title: str, values: dict[str, float]) -> str:
-    """A horizontal bar chart as SVG."""
-    high, room = max(values.values()), 420
-    rows = []
-    for i, (name, value) in enumerate(values.items()):
-        y, wide = 40 + 24 * i, room * value / high
-        fill = "#9aa5b1" if "dense" in name else "#2f6f9f"
-        rows.append(
-            f'<text x="210" y="{y + 12}" text-anchor="end">{name}</text>'
-            f'<rect x="220" y="{y}" width="{wide:.1f}" height="16" fill="{fill}"/>'
-            f'<text x="{226 + wide:.1f}" y="{y + 12}">{value:.2f}</text>'
-        )
-    size = f'width="700" height="{60 + 24 * len(values)}"'
-    style = 'font-family="sans-serif" font-size="12"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}><text x="10" y="22">{title}</text>'
-    return head + "".join(rows) + "</svg>"
+def compare(network: str, level: float, threads: list[int], rounds: int, clock: Clock, bf16: bool) -> dict[str, Any]:
+    """Of every contestant at one sparsity: ratio to dense SGD on as many threads, milliseconds, gain by threads."""
+    everyone: dict[tuple[str, int], Step] = {}
+    way: dict[int, str] = {}
+    for count in threads:
+        torch.manual_seed(0)
+        torch.set_num_threads(count)
+        steps, way[count] = contestants(network, level, bf16)
+        everyone |= {(name, count): partial(on, count, step) for name, step in steps.items()}
+    took = best(everyone, rounds, clock)
+    names = list(dict.fromkeys(name for name, _ in everyone))
+    ratio = {n: {who: took["dense SGD", n] / took[who, n] for who in names} for n in threads}
+    gain = {who: took[who, threads[0]] / took[who, threads[-1]] for who in names} if len(threads) > 1 else {}
+    milliseconds = {n: {who: took[who, n] * 1e3 for who in names} for n in threads}
+    return {"ratio": ratio, "milliseconds": milliseconds, "gain by threads": gain, "way": way}
+
+
+def on(threads: int, step: Step) -> None:
+    torch.set_num_threads(threads)
+    step()
+
+
+def show(head: str, found: dict[str, Any], threads: list[int]) -> None:
+    """One line per contestant."""
+    columns = [f"{n} thread{'s' * (n > 1)}" for n in threads]
+    gain = [f"{threads[-1]} threads / {threads[0]}"] if len(threads) > 1 else []
+    print(f"\n{head}: dense SGD time / time\n{'':22}" + "".join(f"{c:>22}" for c in [*columns, *gain]), flush=True)
+    for who in found["ratio"][threads[0]]:
+        cells = [f"{found['ratio'][n][who]:.2f} {found['milliseconds'][n][who]:9.1f} ms" for n in threads]
+        cells += [f"{found['gain by threads'][who]:.2f}"] if gain else []
+        print(f"  {who:20}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["resnet32"], choices=[*NETWORKS, []])
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.98])
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--bf16", action="store_true", help="dense SGD under autocast too: slow on CPUs without bf16")
+    parser.add_argument("--bf16", action="store_true", default=has_bf16(), help="dense bf16 where it is emulated too")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    if arguments.clock == "cpu" and arguments.threads != [1]:
+        parser.error("--clock cpu counts all threads together: use it with --threads 1")
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     print("\n".join(doctor()))
-    record: dict[str, Any] = {"cpu": doctor()[0], "torch": torch.__version__, "python": platform.python_version()}
-    record |= {"threads": arguments.threads, "clock": arguments.clock, "rounds": arguments.rounds, "networks": {}}
+    record = machine() | {name: getattr(arguments, name) for name in ("threads", "clock", "rounds")} | {"networks": {}}
+    charts: dict[str, tuple[str, dict[str, float]]] = {}
     for network in arguments.networks:
         _, batch, pixels = NETWORKS[network]
-        head = f"{network}, batch {batch}, {arguments.threads} thread(s)"
-        found: dict[str, Any] = {"batch": batch, "pixels": pixels, "ratio": {}, "milliseconds": {}}
-        chart: dict[str, float] = {}
+        levels: dict[str, Any] = {}
         for level in arguments.sparsity:
-            torch.manual_seed(0)
-            ratio, took, way = compare(network, level, arguments.rounds, clock, arguments.bf16)
-            print(f"\n{head}, {level:.0%} sparse: dense SGD time / time", flush=True)
-            for name, value in ratio.items():
-                print(f"  {name:22} {value:6.2f}   {took[name]:8.1f} ms", flush=True)
-            found["ratio"][f"{level:.0%}"], found["milliseconds"][f"{level:.0%}"] = ratio, took
-            found["way"] = way
-            chart |= {f"{name} {level:.0%}": value for name, value in ratio.items()}
-        record["networks"][network] = found
-        if arguments.out is not None:
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            picture = bars(f"{head}: speed against a dense SGD step", chart)
-            arguments.out.with_name(f"{arguments.out.stem}-{network}.svg").write_text(picture)
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+            found = compare(network, level, arguments.threads, arguments.rounds, clock, arguments.bf16)
+            show(f"{network}, batch {batch}, {level:.0%} sparse", found, arguments.threads)
+            levels[f"{level:.0%}"] = found
+        record["networks"][network] = {"batch": batch, "pixels": pixels, "sparsity": levels}
+        for n in arguments.threads:
+            title = f"{network}, batch {batch}, {n} thread(s): speed against a dense SGD step"
+            values = {f"{who} {level}": r for level, found in levels.items() for who, r in found["ratio"][n].items()}
+            charts[f"-{network}-{n}"] = (title, values)
+        if arguments.out is not None:  # after every network, for those who do not wait for all
+            write(arguments.out, record, charts)
 
 
 if __name__ == "__main__":

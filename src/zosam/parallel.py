@@ -14,7 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from zosam.ranks import Ranks, current, is_sharded
+from zosam.ranks import Ranks, current
+from zosam.sharded import any_sharded, is_sharded
 
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -53,18 +54,23 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class Averaging:
-    """The DistributedDataParallel modules that closures call, found as they are called, and told what to send."""
+    """The modules in closures that average gradients, found as they are called.
 
-    def __init__(self, ranks: Callable[[], Ranks]) -> None:
-        self.ranks = ranks
+    DistributedDataParallel is told what to send in a pass. fully_shard may keep whole weights after a pass without
+    backward: it is told to let go of them, since the next pass is at other weights.
+    """
+
+    def __init__(self, params: Callable[[], Sequence[Tensor]], ranks: Callable[[], Ranks]) -> None:
+        self.params, self.ranks = params, ranks
         self._found: WeakSet[DistributedDataParallel] = WeakSet()
+        self._sharded: WeakSet[Any] = WeakSet()
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._compiled = False
 
     @contextmanager
     def sending(self, gradients: bool, buffers: bool) -> Iterator[None]:
         """In a pass in here, whether backward averages gradients and forward takes over the buffers of rank 0."""
-        if self.ranks().world == 1:
+        if self.ranks().world == 1 and not any_sharded(self.params()):
             yield
             return
         before: dict[DistributedDataParallel, bool] = {}
@@ -74,7 +80,7 @@ class Averaging:
             module.require_backward_grad_sync = gradients and before[module]
             module.require_forward_param_sync = buffers
 
-        def look(module: nn.Module, inputs: object) -> None:
+        def look(module: Any, inputs: object) -> None:
             if module in self._seen:
                 return
             self._compiled |= hasattr(module, "_orig_mod")
@@ -85,9 +91,13 @@ class Averaging:
                 if isinstance(part, DistributedDataParallel) and part not in before:
                     self._found.add(part)
                     tell(part)
+                elif hasattr(part, "reshard"):
+                    self._sharded.add(part)
+                    part.reshard()
 
         for module in self._found:
             tell(module)
+        self._let_go()
         hook = register_module_forward_pre_hook(look)
         if self._compiled:
             hook.remove()
@@ -99,14 +109,19 @@ class Averaging:
             raise
         finally:
             hook.remove()
+            self._let_go()
             for module, sends in before.items():
                 module.require_backward_grad_sync = sends
                 module.require_forward_param_sync = True
 
-    def require(self, params: Sequence[Tensor]) -> None:
+    def _let_go(self) -> None:
+        for module in self._sharded:
+            module.reshard()
+
+    def require(self) -> None:
         """Refuse gradients that nobody has averaged: the ranks would part without a word."""
         world = self.ranks().world
-        if world == 1 or all(is_sharded(p) for p in params):
+        if world == 1 or all(is_sharded(p) for p in self.params()):
             return
         if not self._found:
             raise RuntimeError(

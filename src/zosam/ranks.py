@@ -7,7 +7,6 @@ module that computes them, DistributedDataParallel or fully_shard; the optimizer
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,6 +47,12 @@ class Ranks:
             return list(numbers)
         found: list[float] = self.mean(torch.tensor(numbers, dtype=torch.float64, device=device), why).tolist()
         return found
+
+    def sum_of(self, number: float, device: torch.device, why: str) -> float:
+        """The sum of a plain number."""
+        if self.world == 1:
+            return number
+        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=device), why))
 
     def all_of(self, numbers: Sequence[float], device: torch.device, why: str) -> list[float]:
         """The numbers of every rank, one after another."""
@@ -136,9 +141,3 @@ def joined() -> Iterator[Ranks]:
         yield current()
     finally:
         dist.destroy_process_group()
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether a rank holds its part of the tensor only, as under fully_shard."""
-    module = sys.modules.get("torch.distributed.tensor")  # not imported: no tensor can be one
-    return module is not None and isinstance(tensor, module.DTensor)

@@ -121,9 +121,9 @@ def two_phases(name, method):
 
 def promised_passes(name, method):
     t = Together(name, method)
-    t.step(20)
+    t.step(10)
     promised = t.optimizer.passes_per_step()
-    assert {k: n / 20 for k, n in t.optimizer.passes.items()} == pytest.approx(promised, abs=0.02)
+    assert {k: n / 10 for k, n in t.optimizer.passes.items()} == pytest.approx(promised, abs=0.02)
 
 
 def resume(name, method):

@@ -51,9 +51,13 @@ def agree(per_rank, alone):
             np.testing.assert_allclose(per_rank[0][name][key], value, rtol=0, atol=1e-5, err_msg=f"{name}: {key}")
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_two_ranks_are_one_process_on_the_joined_batch(two, masked):
-    agree(two(weights, list(VARIANTS), False, masked), weights(list(VARIANTS), False, masked))
+def test_two_ranks_are_one_process_on_the_joined_batch(two):
+    agree(two(weights, list(VARIANTS), False, True), weights(list(VARIANTS), False, True))
+
+
+def test_and_without_masks(two):
+    names = ["zosam", "sam", "pair", "momentum"]
+    agree(two(weights, names, False, False), weights(names, False, False))
 
 
 def test_so_are_four(four):

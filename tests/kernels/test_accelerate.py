@@ -318,3 +318,21 @@ def test_weights_that_are_views_with_gaps(always: None, masks: Any) -> None:
     close(model(x), expected)
     model(x).sum().backward()
     assert model[0].weight.grad is not None
+
+
+def test_tensors_that_stand_for_others_run_as_before(always: None, masks: Any) -> None:
+    """Sharded parameters, for one, have no memory of their own to read."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    model = nn.Sequential(nn.Linear(4, 6))
+    sparse, x = masks(model, 0.5), torch.randn(9, 4)
+    accelerate(model, sparse, x)
+    expected = model(x)
+    weight = model[0].weight.detach()
+    model[0].weight = nn.Parameter(TwoTensor(weight, weight.clone()))
+    out = model(x)
+    assert isinstance(out, TwoTensor)
+    close(out.a, expected)
+    del model[0].weight
+    model[0].register_parameter("weight", nn.Parameter(weight))
+    close(model(x), expected)

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from ctypes import byref
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,11 +17,12 @@ from .index import Geometry, LayerIndex
 from .library import Library
 
 Clock = Callable[[], float]
+Name = TypeVar("Name")
 
 
 def best(
-    functions: Mapping[str, Callable[[], object]], repeats: int, clock: Clock = time.perf_counter
-) -> dict[str, float]:
+    functions: Mapping[Name, Callable[[], object]], repeats: int, clock: Clock = time.perf_counter
+) -> dict[Name, float]:
     """The least time of each, taken in turns so that a busy machine treats them alike."""
     least = dict.fromkeys(functions, float("inf"))
     for round_ in range(repeats + 1):

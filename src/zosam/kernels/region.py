@@ -122,7 +122,7 @@ class KernelRegion:
         """Raise Unsupported unless the kernels can take these inputs and the parameters as they are now."""
         rank = 4 if self.region.kind == "image" else 2
         for x in inputs:
-            if not isinstance(x, Tensor):
+            if not isinstance(x, Tensor) or not _holds_data(x):
                 raise Unsupported("input")
             if x.shape[: 1 if rank == 4 else -1] != inputs[0].shape[: 1 if rank == 4 else -1]:
                 raise Unsupported("inputs of different sizes")
@@ -132,11 +132,16 @@ class KernelRegion:
                 raise Unsupported("input")
         for m, name in self.keys:
             p = getattr(m, name)
-            if p.dtype != torch.float32 or p.device.type != "cpu":
+            if p.dtype != torch.float32 or p.device.type != "cpu" or not _holds_data(p):
                 raise Unsupported(name)
         for m in self.modules:
             if isinstance(m, nn.BatchNorm2d) and m.training and inputs[0].shape[0] < 2:
                 raise Unsupported("one image")
+
+
+def _holds_data(tensor: Tensor) -> bool:
+    """Not so tensors that stand for others, as the shards of fully_shard do."""
+    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def _dense_in_memory(parameter: Tensor) -> Tensor:

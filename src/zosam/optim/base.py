@@ -97,12 +97,14 @@ class SharpnessAware(Optimizer):
 
     def clean_gradient(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """The gradient at θ to climb along, over the active coordinates: this rank's own if `per_rank`."""
+        if self.per_rank:
+            self.require_whole("per_rank")
         self.gradient(closure, keep, local=True)
         return self.grads() if self.per_rank else self.shared(self.grads())
 
     def shared(self, gradient: Tensor) -> Tensor:
-        """The mean over all ranks of a gradient that each has taken by itself."""
-        return self.ranks.mean(gradient, "ascent")
+        """The mean over all ranks of a gradient that each has taken by itself; fully_shard has taken it already."""
+        return gradient if self.coordinates.shards.world > 1 else self.ranks.mean(gradient, "ascent")
 
     def grads(self) -> Tensor:
         """The gradient in `p.grad`, over the active coordinates."""
@@ -113,6 +115,11 @@ class SharpnessAware(Optimizer):
         """Put a gradient over the active coordinates into `p.grad`; that of pruned weights stays as it was found."""
         space = self.coordinates
         space.scatter(gradient, [p.grad for p in space.params])
+
+    def require_whole(self, what: str) -> None:
+        """Refuse what needs ranks with all weights each."""
+        if self.coordinates.shards.world > 1:
+            raise ValueError(f"{what} needs all weights on every rank: use DistributedDataParallel, or leave it out")
 
     def unit(self, vector: Tensor) -> Tensor:
         """A vector over the active coordinates at length 1."""

@@ -17,7 +17,9 @@ class RandomSAM(SharpnessAware):
 
     def climb(self, closure: Closure) -> Tensor:
         space = self.coordinates
-        return self.unit(torch.randn(len(space), generator=self.generator(), dtype=space.dtype, device=space.device))
+        size = sum(space.whole_sizes)
+        u = torch.randn(size, generator=self.generator(), dtype=space.dtype, device=space.device)
+        return self.unit(space.part(u))
 
 
 class S2SAM(SharpnessAware):

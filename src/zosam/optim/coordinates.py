@@ -12,26 +12,34 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from zosam.ranks import ALONE
+from zosam.sharded import any_sharded, is_sharded, local, shards
 
 
 class Coordinates:
-    """The active weights of `params` under `masks`, read and written as one vector, in memory order."""
+    """The active weights of `params` under `masks`, read and written as one vector, in memory order.
+
+    Where ranks hold a part of each parameter (fully_shard), the vector is that of this rank's parts; `whole` gives
+    the vector of all, in the order in which one process would have it.
+    """
 
     def __init__(self, params: Sequence[Tensor], masks: Mapping[Tensor, Tensor]) -> None:
         self.params = list(params)
+        self.shards = shards(params)  # the ranks that hold the other parts
+        self._parts = [local(p) for p in params]
         self.signature = signature(params, masks)
         self.dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
         self.device = params[0].device if params else torch.device("cpu")
-        self._order = [memory_order(p) for p in params]
-        self._views = [_view(p, order) for p, order in zip(self.params, self._order, strict=True)]
+        self._order = [memory_order(p) for p in self._parts]
+        self._views = [_view(p, order) for p, order in zip(self._parts, self._order, strict=True)]
         self._index = [
-            None if p not in masks else masks[p].to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
+            None if p not in masks else local(masks[p]).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
             for p, order in zip(self.params, self._order, strict=True)
         ]
-        self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self.params, self._index, strict=True)]
+        self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self._parts, self._index, strict=True)]
         self.total = sum(p.numel() for p in params)
-        self.shards = ALONE  # the ranks that hold the other parts of these parameters
+        self._sizes = self._of_all(self.sizes)
+        self.whole_sizes = [sum(of_ranks) for of_ranks in zip(*self._sizes, strict=True)]
+        self.starts = [sum(of_ranks[: self.shards.rank]) for of_ranks in zip(*self._sizes, strict=True)]
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -50,15 +58,15 @@ class Coordinates:
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
-        return [p._version for p in self.params]
+        return [_version(p) for p in self.params]
 
     def write_where(self, vector: Tensor, versions: list[int]) -> None:
         """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now."""
         parts = vector.split(self.sizes)
         for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
-            if p.data_ptr() != view.data_ptr():  # moved, as by model.to()
+            if local(p).data_ptr() != view.data_ptr():  # moved, as by model.to()
                 self._put(i, p.detach(), parts[i])
-            elif not versions or p._version == versions[i]:
+            elif not versions or _version(p) == versions[i]:
                 self._set(i, view, parts[i])
 
     def gather(self, tensors: Sequence[Tensor | None]) -> Tensor:
@@ -78,12 +86,35 @@ class Coordinates:
 
     def move(self, vector: Tensor, old: Coordinates) -> Tensor:
         """A vector over `old` coordinates as one over these: what left is dropped, what is new is zero."""
-        dense = [torch.zeros_like(p, dtype=self.dtype) for p in old.params]
+        dense = [torch.zeros_like(p, dtype=self.dtype) for p in old._parts]
         old.scatter(vector, dense)
         at = {id(p): t for p, t in zip(old.params, dense, strict=True)}
         return self.gather([at.get(id(p)) for p in self.params])
 
+    def whole(self, vector: Tensor) -> Tensor:
+        """The vector with the parts of all ranks, parameter by parameter; all of them must ask for it."""
+        if self.shards.world == 1:
+            return vector
+        longest = max(sum(sizes) for sizes in self._sizes)
+        padded = torch.cat([vector, vector.new_zeros(longest - len(vector))])
+        found = self.shards.gather(padded, "vectors")
+        parts = [v[: sum(sizes)].split(sizes) for v, sizes in zip(found, self._sizes, strict=True)]
+        return torch.cat([part for of_ranks in zip(*parts, strict=True) for part in of_ranks])
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What this rank holds of a whole vector."""
+        if self.shards.world == 1:
+            return whole
+        cut = zip(whole.split(self.whole_sizes), self.starts, self.sizes, strict=True)
+        return torch.cat([piece[start : start + size] for piece, start, size in cut])
+
+    def _of_all(self, sizes: list[int]) -> list[list[int]]:
+        """The sizes that every rank has."""
+        mine = torch.tensor(sizes, dtype=torch.int64, device=self.device)
+        return [sizes] if self.shards.world == 1 else [s.tolist() for s in self.shards.gather(mine, "sizes")]
+
     def _flat(self, tensor: Tensor, i: int) -> Tensor:
+        tensor = local(tensor)
         dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
         return dense.detach().permute(self._order[i]).reshape(-1)
 
@@ -109,6 +140,7 @@ class Coordinates:
             flat.scatter_(0, index, part.to(flat.device, flat.dtype))
 
     def _put(self, i: int, tensor: Tensor, part: Tensor) -> None:
+        tensor = local(tensor)
         flat = self._flat(tensor, i)
         self._set(i, flat, part)
         if flat.data_ptr() != tensor.data_ptr():  # it lies in memory otherwise than its parameter: flat is a copy
@@ -118,7 +150,7 @@ class Coordinates:
     def reading_order(self) -> Tensor:
         """Where each entry, parameter by parameter in reading order, stands in a vector: the same in any layout."""
         places, start = [], 0
-        for p, order, index, size in zip(self.params, self._order, self._index, self.sizes, strict=True):
+        for p, order, index, size in zip(self._parts, self._order, self._index, self.sizes, strict=True):
             name = torch.arange(p.numel(), device=self.device).view(p.shape).permute(order).reshape(-1)
             places.append(start + (name if index is None else name[index.to(self.device)]).argsort())
             start += size
@@ -133,9 +165,17 @@ def memory_order(tensor: Tensor) -> list[int]:
 
 def signature(params: Sequence[Tensor], masks: Mapping[Tensor, Tensor]) -> tuple[object, ...]:
     """Changes exactly when the coordinates would: other parameters, storage, layout or masks."""
-    return tuple(
-        (id(p), p.data_ptr(), p.stride(), None if (m := masks.get(p)) is None else (id(m), m._version)) for p in params
-    )
+    found = [masks.get(p) for p in params]
+    if any_sharded(params):
+        parts = [(local(p).data_ptr(), None if m is None else _version(m)) for p, m in zip(params, found, strict=True)]
+    else:
+        parts = [(p.data_ptr(), None if m is None else m._version) for p, m in zip(params, found, strict=True)]
+    return tuple((id(p), p.stride(), id(m), *part) for p, m, part in zip(params, found, parts, strict=True))
+
+
+def _version(tensor: Tensor) -> int:
+    """A number that changes with every write: to the tensor or, where ranks hold parts, to this rank's own."""
+    return tensor._version + (local(tensor)._version if is_sharded(tensor) else 0)
 
 
 def _view(param: Tensor, order: list[int]) -> Tensor:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.coordinates import Coordinates
+from zosam.optim.geometry import dot, norm
+from zosam.ranks import Ranks
 
 DISTRIBUTIONS = ("gaussian", "rademacher")
 
@@ -20,6 +22,12 @@ def draw(size: int, distribution: str, space: Coordinates, generator: torch.Gene
         return torch.randn(size, generator=generator, dtype=space.dtype, device=space.device)
     bits = torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8, device=space.device)
     return bits.to(space.dtype).mul_(2).sub_(1)
+
+
+def drawn(space: Coordinates, distribution: str, generator: torch.Generator) -> Iterator[Tensor]:
+    """A random direction, one parameter after another; a rank that holds a part of each takes that part of the draw."""
+    for whole, start, size in zip(space.whole_sizes, space.starts, space.sizes, strict=True):
+        yield draw(whole, distribution, space, generator)[start : start + size]
 
 
 class Replayed:
@@ -37,16 +45,17 @@ class Replayed:
         self.terms, self.distribution, self.space = terms, distribution, space
 
     def __iter__(self) -> Iterator[Tensor]:
-        streams = [(weight, generator()) for weight, generator in self.terms]
-        for size in self.space.sizes:
-            first, *others = (weight * draw(size, self.distribution, self.space, g) for weight, g in streams)
+        streams = [(weight, drawn(self.space, self.distribution, generator())) for weight, generator in self.terms]
+        for _ in self.space.sizes:
+            first, *others = (weight * next(parts) for weight, parts in streams)
             yield sum(others, first)
 
     def __mul__(self, factor: float) -> Replayed:
         return Replayed([(weight * factor, g) for weight, g in self.terms], self.distribution, self.space)
 
     def norm(self) -> float:
-        return math.sqrt(sum(float(part.double().square().sum()) for part in self))
+        squares = sum(float(part.double().square().sum()) for part in self)
+        return math.sqrt(self.space.shards.sum_of(squares, self.space.device, "norms"))
 
 
 def momentum(optimizer: Optimizer, space: Coordinates) -> Tensor | None:
@@ -62,15 +71,15 @@ def require_momentum(optimizer: Optimizer, what: str) -> None:
         raise ValueError(f"{what} follows the momentum, and the base has none: give it, as in SGD(..., momentum=0.9)")
 
 
-def orthonormal(vectors: Sequence[Tensor]) -> list[Tensor]:
+def orthonormal(vectors: Sequence[Tensor], shards: Ranks) -> list[Tensor]:
     """An orthonormal basis of what the vectors span; those that add nothing new are left out."""
     basis: list[Tensor] = []
     for vector in vectors:
-        rest = vector / vector.norm().clamp_min(torch.finfo(vector.dtype).tiny)
+        rest = vector / norm(vector, shards).clamp_min(torch.finfo(vector.dtype).tiny)
         for _ in range(2):  # twice: once is not enough in float32
             for b in basis:
-                rest = rest - (rest @ b) * b
-        length = rest.norm()
+                rest = rest - dot(rest, b, shards) * b
+        length = norm(rest, shards)
         if float(length) > 1e-3:
             basis.append(rest / length)
     return basis

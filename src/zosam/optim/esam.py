@@ -44,7 +44,8 @@ class ESAM(SharpnessAware):
         space = self.coordinates
         chosen = torch.rand(len(space.params), generator=self.generator("tensors"), device=space.device) < self.beta
         chosen[0] |= not bool(chosen.any())
-        left_out = [p for p, c in zip(space.params, chosen.tolist(), strict=True) if not c]
+        pairs = list(zip(space.params, chosen.tolist(), strict=True))
+        left_out = [p for p, c in pairs if not c] if space.shards.world == 1 else []  # fully_shard wants them all
         for p in left_out:
             p.requires_grad_(False)
         try:
@@ -52,7 +53,7 @@ class ESAM(SharpnessAware):
         finally:
             for p in left_out:
                 p.requires_grad_(True)
-        gradient = space.gather([p.grad for p in space.params])
+        gradient = space.gather([p.grad if c else None for p, c in pairs])
         direction = self.unit(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:
             with self.displaced(direction):

@@ -25,10 +25,11 @@ class Memory:
             return None
         then, vector = self._held[name]
         if then is None:  # loaded: in reading order
-            if len(vector) != len(space):
-                raise ValueError(f"the saved {name!r} has {len(vector)} entries, the model {len(space)} active weights")
+            active = sum(space.whole_sizes)
+            if len(vector) != active:
+                raise ValueError(f"the saved {name!r} has {len(vector)} entries, the model {active} active weights")
             loaded = torch.empty(len(space), dtype=space.dtype, device=space.device)
-            loaded[space.reading_order()] = vector.to(space.device, space.dtype)
+            loaded[space.reading_order()] = space.part(vector.to(space.device, space.dtype))
             vector = loaded
         elif then is not space:
             vector = space.move(vector, then)
@@ -36,6 +37,6 @@ class Memory:
         return vector
 
     def state(self, space: Coordinates) -> dict[str, Tensor]:
-        """All of it in reading order, which does not depend on how the weights lie in memory."""
+        """All of it, whole, in reading order, which does not depend on how the weights lie in memory."""
         held = {name: vector for name in self._held if (vector := self.get(name, space)) is not None}
-        return {name: vector[space.reading_order()] for name, vector in held.items()}
+        return {name: space.whole(vector[space.reading_order()]) for name, vector in held.items()}

@@ -48,7 +48,7 @@ class Passes:
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
         self._samples = 1
         self._modules = Modules()
-        self.averaging = Averaging(ranks)
+        self.averaging = Averaging(params, ranks)
         self._start: Moment | None = None  # as before the step
         self._now: Moment | None = None  # as before the next pass without traces, where that is known
 
@@ -93,7 +93,7 @@ class Passes:
             if all(p.grad is None for p in params):  # else the closure has called backward itself
                 loss.mean().backward()
         if not local:
-            self.averaging.require(params)
+            self.averaging.require()
         loss = loss.detach()
         mean = self.agreed(loss)
         self.add(keep, forward=1, backward=1)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import Direction, SharpnessAware
-from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, momentum, orthonormal, require_momentum
+from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, drawn, momentum, orthonormal, require_momentum
+from zosam.optim.geometry import largest
 from zosam.optim.pair import Buffers, settle, standing_in
 from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
 from zosam.optim.schedules import Schedule
@@ -132,7 +133,7 @@ class ZOSAM(SharpnessAware):
         probes: Iterable[Tensor] = self._probes()
         differences = self._agreed([self._difference(closure, self._normalised(u)) for u in probes])
         if self.own_directions:
-            probes = (self._draw(self._size(), str(i)) for i in range(len(differences)))
+            probes = (self._draw(self._pruned(), str(i)) for i in range(len(differences)))
         for u, difference in zip(probes, differences, strict=True):
             slope = difference * float(self.length(u)) / (2 * self._reach())
             total = total + u * (slope / len(differences))
@@ -171,23 +172,28 @@ class ZOSAM(SharpnessAware):
 
     def _probes(self) -> list[Tensor]:
         """The vectors to probe along."""
+        if self.own_directions:
+            self.require_whole("own_directions")
         guided = self._guided()
         if not guided:
-            return [self._draw(self._size(), str(i)) for i in self._mine()]
+            return [self._draw(self._pruned(), str(i)) for i in self._mine()]
         if self.noise:
             a, b = (1 - self.noise) ** 0.5, self.noise**0.5
-            guided = [a * self.unit(v) + b * self.unit(self._draw(len(v), str(i))) for i, v in enumerate(guided)]
+            size = len(self.coordinates)
+            guided = [a * self.unit(v) + b * self.unit(self._draw(len(v) - size, str(i))) for i, v in enumerate(guided)]
         return guided
 
-    def _size(self) -> int:
-        """How long a random direction is."""
-        return self.coordinates.total if self.norm == "paper" else len(self.coordinates)
+    def _pruned(self) -> int:
+        """How many pruned weights a random direction covers too."""
+        return self.coordinates.total - sum(self.coordinates.whole_sizes) if self.norm == "paper" else 0
 
-    def _draw(self, size: int, salt: str) -> Tensor:
-        """One parameter after another, as `replay` does; what a longer vector has more stands for pruned weights."""
+    def _draw(self, pruned: int, salt: str) -> Tensor:
+        """One parameter after another, as `replay` does; then so many entries for pruned weights."""
         space, generator = self.coordinates, self.generator(salt)
-        sizes = [*space.sizes, size - len(space)] if size > len(space) else space.sizes
-        return torch.cat([draw(n, self.distribution, space, generator) for n in sizes])
+        parts = list(drawn(space, self.distribution, generator))
+        if pruned and space.shards.rank == 0:  # where ranks hold parts, one of them has these
+            parts.append(draw(pruned, self.distribution, space, generator))
+        return torch.cat(parts)
 
     def _guided(self) -> list[Tensor]:
         """What training suggests; nothing before there is a momentum or a gradient."""
@@ -198,8 +204,9 @@ class ZOSAM(SharpnessAware):
             return [given] if isinstance(given, Tensor) else list(given)
         speed = momentum(self.base, self.coordinates) if self.guide != "gradient" else None
         last = [self.recall(f"gradient {i}") for i in range(self._gradients())]
-        found = [v for v in (speed, *last) if v is not None and bool(v.any())]
-        return orthonormal(found) if self.guide == "subspace" else found
+        shards = self.coordinates.shards
+        found = [v for v in (speed, *last) if v is not None and bool(largest(v, shards) != 0)]
+        return orthonormal(found, shards) if self.guide == "subspace" else found
 
     def _gradients(self) -> int:
         """How many of the last gradients the guide wants."""
@@ -207,12 +214,13 @@ class ZOSAM(SharpnessAware):
 
     def _by_coordinates(self, closure: Closure) -> Tensor:
         space, differences = self.coordinates, []
-        for j in range(len(space)):
-            e = torch.zeros(len(space), dtype=space.dtype, device=space.device)
+        size = sum(space.whole_sizes)
+        for j in range(size):
+            e = torch.zeros(size, dtype=space.dtype, device=space.device)
             e[j] = 1.0
-            differences.append(self._difference(closure, e))
+            differences.append(self._difference(closure, space.part(e)))
         slopes = [d / (2 * self._reach()) for d in self._agreed(differences)]
-        return torch.tensor(slopes, dtype=space.dtype, device=space.device)
+        return space.part(torch.tensor(slopes, dtype=space.dtype, device=space.device))
 
     def _replayed(self, closure: Closure) -> Direction:
         """The same estimate of directions that are drawn again instead of stored."""
@@ -238,6 +246,7 @@ class ZOSAM(SharpnessAware):
         if not self.pair:
             super().update(closure)
             return
+        self.require_whole("pair=True")
         e = self._normalised(self._probes()[0])
         (up, up_buffers), (down, down_buffers) = self._candidate(closure, e), self._candidate(closure, -e)
         self._note("loss_up", up)
@@ -247,7 +256,7 @@ class ZOSAM(SharpnessAware):
         self._passes.mean_loss = self._passes.agreed(loss)
         self.zero_grad(set_to_none=True)
         loss.backward()
-        self._passes.averaging.require(self._parameters())
+        self._passes.averaging.require()
         settle(buffers)
         self._passes.loss = loss.detach()
         self._passes.add(None, forward=2, backward=1)
@@ -276,7 +285,7 @@ class ZOSAM(SharpnessAware):
 
     def passes_per_step(self) -> dict[str, float]:
         probes = {"subspace": 1 + SUBSPACE}.get(str(self.guide), 1 if self.guide else self.directions)
-        pairs = len(self.coordinates) if self.estimator == "cge" else probes
+        pairs = sum(self.coordinates.whole_sizes) if self.estimator == "cge" else probes
         part = 1.0 if self.part is None else 1 / self.part.step
         forward = 2.0 if self.pair else 1.0 + 2 * pairs * part / self.every
         return {"forward": forward, "backward": 1.0}

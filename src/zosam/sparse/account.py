@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from zosam.optim.base import SharpnessAware
+from zosam.sharded import whole
 from zosam.sparse.hold import Masks
 from zosam.sparse.patterns import Unstructured
 from zosam.sparse.table import table
@@ -38,7 +39,7 @@ class Account:
 
     def density(self) -> dict[str, float]:
         """The share of active weights of each masked layer."""
-        return {n: int(torch.count_nonzero(m)) / m.numel() for n, m in self.masks.items()}
+        return {n: int(torch.count_nonzero(whole(m))) / m.numel() for n, m in self.masks.items()}
 
     def gradient_density(self) -> dict[str, float]:
         """The share of each layer's weight gradient that a step computes, on average over the steps around now."""
@@ -62,7 +63,7 @@ class Account:
 
     def __str__(self) -> str:
         title = type(self).__name__ + ("" if self.pattern.kind == "unstructured" else f" ({self.pattern.name})")
-        return table(title, self.weights, self.masks, self.kept_dense)
+        return table(title, self.weights, {n: whole(m) for n, m in self.masks.items()}, self.kept_dense)
 
     def _zeros(self) -> int:
-        return sum(m.numel() - int(torch.count_nonzero(m)) for m in self.masks.values())
+        return sum(m.numel() - int(torch.count_nonzero(whole(m))) for m in self.masks.values())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.parallel import unwrapped
+from zosam.sharded import any_sharded, shared_like, whole
 from zosam.sparse import budgets
 from zosam.sparse.account import Account
 from zosam.sparse.budgets import Budget
@@ -40,6 +41,7 @@ class Sparsity(Account, Hold):
     over: ClassVar[str] = "all"  # of which weights the sparsity is a share, unless told
     at_least: ClassVar[int] = 0  # weights that each layer keeps where layers compete, unless told
     patterns: ClassVar[tuple[str, ...]] = ("n:m", "block")  # the structures that the method can keep
+    sharded: ClassVar[bool] = False  # whether weights may be those of fully_shard; all ranks then decide on whole ones
 
     def __init__(
         self,
@@ -63,6 +65,11 @@ class Sparsity(Account, Hold):
         self.weights, self.kept_dense = split(
             model, include, exclude, dense or (), self.dense if dense is None else None
         )
+        if any_sharded(self.weights.values()) and not self.sharded:
+            raise ValueError(
+                f"{type(self).__name__} does not work on the parameters of fully_shard: wrap the model in"
+                " DistributedDataParallel, or take random, magnitude, set, rigl, svite, mest, gmp or lth"
+            )
         self.pattern = self._structure(pattern)
         self.least = self.at_least if at_least is None else at_least
         self.active, self.counts = self._budget(budget, over)
@@ -101,6 +108,7 @@ class Sparsity(Account, Hold):
 
     def best(self, scores: Mapping[str, Tensor], counts: Counts) -> Masks:
         """Masks of the highest scores: so many of all layers together, or of each."""
+        scores = {n: whole(s) for n, s in scores.items()}
         units = {n: self.pattern.fold(s) for n, s in scores.items()}
         if isinstance(counts, int):
             if self.least:
@@ -108,7 +116,8 @@ class Sparsity(Account, Hold):
             chosen = top_of_all(units, counts // self.pattern.size)
         else:
             chosen = {n: self.pattern.pick(u, counts[n] // self.pattern.size) for n, u in units.items()}
-        return {n: self.pattern.unfold(mask, self.weights[n]) for n, mask in chosen.items()}
+        like = scores if any_sharded(self.weights.values()) else self.weights
+        return {n: self.pattern.unfold(mask, like[n]) for n, mask in chosen.items()}
 
     def on_the_way(self, path: Callable[[int, int], float]) -> Counts:
         """Whole counts for `path(size, kept)`, which leads from a dense pool to what the budget keeps of it."""
@@ -133,6 +142,7 @@ class Sparsity(Account, Hold):
 
     def finite(self, name: str, score: Tensor) -> Tensor:
         """The score, if all of it is finite."""
+        score = whole(score)
         if not bool(score.sum().isfinite()) and not bool(score.isfinite().all()):  # the sum is cheap, and may overflow
             raise FloatingPointError(f"{type(self).__name__}: the scores of {name} are not finite; masks stay")
         return score
@@ -156,7 +166,7 @@ class Sparsity(Account, Hold):
         self.load_extra_state({k: v for k, v in state.items() if k not in {"steps", "masks"}})
         self.steps = int(state["steps"])
         for name, mask in self.masks.items():
-            mask.copy_(masks[name])
+            mask.copy_(shared_like(masks[name], mask))
         self._mask({n: w.detach() for n, w in self.weights.items()})
 
     # --- how it is done ----------------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zosam.sharded import whole
 from zosam.sparse.hold import Masks
 from zosam.sparse.periodic import Periodic
 from zosam.sparse.top import top
@@ -21,6 +22,8 @@ class Dynamic(Periodic):
     the others come in, a weight just dropped among them. The share starts at `drop_fraction` and follows half a
     cosine to zero at step `until`; without `until` it is constant and updates never end.
     """
+
+    sharded: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -58,8 +61,8 @@ class Dynamic(Periodic):
 
     def move(self, name: str, keep: int, end: int) -> Tensor:
         """Keep so many units of a layer, then grow until it has `end`."""
-        weight, structure = self.weights[name].detach(), self.pattern
-        active = structure.fold_mask(self.masks[name])
+        weight, structure = whole(self.weights[name].detach()), self.pattern
+        active = structure.fold_mask(whole(self.masks[name]))
         kept = top(torch.where(active, structure.fold(self.drop_score(name, weight)), -torch.inf), keep)
         grown = structure.pick(torch.where(kept, torch.inf, structure.fold(self.grow_score(name, weight))), end)
         return structure.unfold(grown, weight)

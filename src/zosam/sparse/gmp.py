@@ -25,6 +25,7 @@ class GMP(Periodic):
     budget: ClassVar[str] = "uniform"
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
+    sharded: ClassVar[bool] = True
 
     def __init__(
         self,

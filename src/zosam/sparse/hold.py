@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.ranks import Ranks, current
+from zosam.sharded import shared_like, whole
 
 Masks = dict[str, Tensor]
 
@@ -66,6 +67,7 @@ class Hold:
     def replace(self, name: str, new: Tensor) -> None:
         """Set a mask: dropped weights go to zero, grown ones start at zero with clean optimizer state."""
         old, weight = self.masks[name], self.weights[name]
+        new = shared_like(new, weight)
         lasting = old & new
         weight.mul_(lasting)
         if not self.dense_gradients:
@@ -79,7 +81,7 @@ class Hold:
         """Take new masks; everything that may fail has been computed before."""
         for name, new in masks.items():
             self.replace(name, new)
-        self._compare()
+        self._compare(masks)
         empty = [n for n, m in masks.items() if not bool(m.any())]
         if empty:
             warnings.warn(
@@ -147,12 +149,13 @@ class Hold:
         self.__dict__.update(state)
         self._hold()  # torch drops the hooks of an optimizer that is copied
 
-    def _compare(self) -> None:
+    def _compare(self, new: Masks) -> None:
         """Stop if some rank has other masks than the rest."""
         if self.ranks.world == 1:
             return
         device = next(iter(self.weights.values())).device
-        sums = torch.tensor([zlib.crc32(m.cpu().contiguous().numpy().data) for m in self.masks.values()], device=device)
+        found = [zlib.crc32(whole(new[n]).cpu().contiguous().numpy().data) if n in new else 0 for n in self.masks]
+        sums = torch.tensor(found, device=device)
         highest, lowest = self.ranks.max(torch.stack([sums, -sums]), "masks").unbind()
         differ = [n for n, other in zip(self.masks, (highest != -lowest).tolist(), strict=True) if other]
         if differ:

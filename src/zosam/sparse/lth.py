@@ -27,6 +27,7 @@ class LTH(Sparsity):
     budget: ClassVar[str] = "global"
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
+    sharded: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ class SNFS(Dynamic):
     budget: ClassVar[str] = "uniform"
     patterns: ClassVar[tuple[str, ...]] = ()
     dense_gradients: ClassVar[bool] = True
+    sharded: ClassVar[bool] = False
     until_share: ClassVar[float] = 1.0
 
     def __init__(

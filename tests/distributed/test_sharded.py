@@ -1,0 +1,249 @@
+"""fully_shard: every rank holds a part of each weight, and the training is that of DistributedDataParallel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from zosam import models, sharded_files
+from zosam.optim import ESAM, OPTIMIZERS, ZOSAM
+from zosam.ranks import current
+from zosam.sharded import local, shared_like, whole
+from zosam.sparse import METHODS, RigL
+
+from . import even, trials
+
+VARIANTS = {
+    **{name: (cls, {}) for name, cls in OPTIMIZERS.items() if name != "esam"},
+    "esam": (ESAM, {"gamma": 1.0}),
+    "three": (ZOSAM, {"directions": 3}),
+    "rademacher": (ZOSAM, {"distribution": "rademacher"}),
+    "momentum": (ZOSAM, {"guide": "momentum", "noise": 0.3}),
+    "subspace": (ZOSAM, {"guide": "subspace"}),
+    "every": (ZOSAM, {"every": 3}),
+    "replay": (ZOSAM, {"replay": True, "directions": 2}),
+    "paper": (ZOSAM, {"norm": "paper"}),
+}
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in model.children():
+        if any(True for _ in part.parameters()):
+            fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def build(name, method=None, settings=None, lr=0.05, base=torch.optim.SGD):
+    """A sharded model, its optimizer and masks; the plain ones where there is one process."""
+    model = trials.net()
+    model = sharded(model) if dist.is_initialized() else model
+    cls, own = VARIANTS[name]
+    momentum = {"momentum": 0.9} if base is torch.optim.SGD else {}
+    optimizer = cls(base(model.parameters(), lr=lr, **momentum), rho=0.1, **own)
+    sparse = None if method is None else METHODS[method](model, optimizer, 0.5, **(settings or {}))
+    return model, optimizer, sparse
+
+
+def steps(model, optimizer, first, last):
+    for step in range(first, last):
+        optimizer.step(trials.closure(model, *trials.shard(*trials.batch(step)), optimizer.per_sample))
+
+
+def numbers(model):
+    return {n: whole(t.detach()).clone().numpy() for n, t in model.state_dict().items()}
+
+
+def train(names, method, settings):
+    found = {}
+    for name in names:
+        model, optimizer, _ = build(name, method, settings)
+        steps(model, optimizer, 0, 9)
+        found[name] = numbers(model)
+    return found
+
+
+def agree(per_rank, alone, atol=1e-5):
+    for name, state in alone.items():
+        for key, value in state.items():
+            for rank in per_rank:
+                np.testing.assert_allclose(rank[name][key], value, rtol=0, atol=atol, err_msg=f"{name}: {key}")
+
+
+def test_every_optimizer_takes_the_steps_of_one_process(two):
+    agree(two(train, list(VARIANTS), "rigl", {"every": 3}), train(list(VARIANTS), "rigl", {"every": 3}))
+
+
+def test_and_without_masks(two):
+    agree(two(train, ["zosam", "sam", "replay"], None, {}), train(["zosam", "sam", "replay"], None, {}))
+
+
+SHARDED = sorted(name for name, cls in METHODS.items() if cls.sharded)
+SETTINGS = {
+    "lth": {"period": 6, "rewind": 1, "levels": 1},
+    "gmp": {"until": 8, "every": 2},
+    "random": {},
+    "magnitude": {},
+}
+SETTINGS["mest"] = {"every": 3, "soft": True, "until": 9, "dense": ()}
+
+
+def test_every_method_that_says_so_keeps_the_masks_of_one_process(two):
+    for name in SHARDED:
+        settings = SETTINGS.get(name, {"every": 3})
+        agree(two(train, ["zosam"], name, settings), train(["zosam"], name, settings))
+
+
+def refusals():
+    messages = []
+    for name in sorted(set(METHODS) - set(SHARDED)):
+        model = sharded(trials.net())
+        optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        settings = {"loss": torch.zeros} if name in {"snip", "grasp", "synflow"} else {}
+        with pytest.raises(ValueError, match="fully_shard") as caught:
+            METHODS[name](model, optimizer, 0.5, **settings)
+        messages.append(str(caught.value))
+    for name, settings in (("zosam", {"pair": True}), ("zosam", {"own_directions": True}), ("sam", {"per_rank": True})):
+        model = sharded(trials.net())
+        optimizer = OPTIMIZERS[name](torch.optim.SGD(model.parameters(), lr=0.1), **settings)
+        with pytest.raises(ValueError, match="all weights on every rank"):
+            optimizer.step(trials.closure(model, *trials.shard(*trials.batch()), False))
+    return messages
+
+
+def test_what_needs_whole_weights_is_refused(two):
+    for messages in two(refusals):
+        assert len(messages) == len(METHODS) - len(SHARDED)
+
+
+def parts():
+    """Parts and wholes of a tensor whose rows do not divide among the ranks, and of one with too few."""
+    for rows in (5, 1):
+        model = sharded(nn.Linear(3, rows, bias=False))
+        weight = model.weight
+        full = whole(weight.detach())
+        assert full.shape == (rows, 3)
+        again = shared_like(full, weight)
+        assert torch.equal(local(again), local(weight))
+        assert torch.equal(whole(again), full)
+        optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1))
+        space = optimizer.coordinates
+        assert torch.equal(space.whole(space.read()), full.flatten())
+        assert torch.equal(space.part(full.flatten()), space.read())
+        assert float(optimizer.length(space.read())) == pytest.approx(float(full.norm()))
+    return current().rank
+
+
+def test_parts_make_the_whole(two, four):
+    assert two(parts) == [0, 1]
+    assert four(parts) == [0, 1, 2, 3]
+
+
+def epoch(how):
+    """One epoch of ZO-SAM and RigL on the digits."""
+    torch.manual_seed(0)
+    model = models.build("calm", 10)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.track_running_stats, module.running_mean, module.running_var = False, None, None
+            module.num_batches_tracked = None
+    network = sharded(model) if how == "fsdp" else DistributedDataParallel(model)
+    optimizer = ZOSAM(torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9), rho=0.1)
+    sparse = RigL(network, optimizer, 0.8, every=3)
+    source = even.even(32, rank=current().rank, world=current().world)
+    for x, y in source.train.epoch(0):
+        optimizer.step(lambda x=x, y=y: F.cross_entropy(network(x), y))
+    assert sparse.sparsity == pytest.approx(0.8, abs=1e-3)
+    return {n: whole(m).numpy() for n, m in sparse.masks.items()}, numbers(model)
+
+
+def test_an_epoch_of_zosam_and_rigl_is_that_of_ddp(two):
+    (ddp_masks, ddp), _ = two(epoch, "ddp")
+    for masks, weights in two(epoch, "fsdp"):
+        for name, mask in ddp_masks.items():
+            np.testing.assert_array_equal(masks[name], mask)
+        for name, value in ddp.items():
+            np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+def after_eval():
+    """A forward without backward leaves whole weights standing; the next pass must not see the old ones."""
+    model, optimizer, _ = build("zosam")
+    x, y = trials.shard(*trials.batch())
+    with torch.no_grad():
+        model(x)
+    optimizer.ascend(lambda: F.cross_entropy(model(x), y))
+    loss = F.cross_entropy(model(x), y)
+    space = optimizer.coordinates
+    displaced = space.whole(space.read())
+    loss.backward()
+    optimizer.restore()
+    plain = trials.net()
+    torch.nn.utils.vector_to_parameters(displaced, plain.parameters())
+    assert float(loss.detach()) == pytest.approx(float(F.cross_entropy(plain(x), y).detach()), abs=1e-6)
+    home = torch.nn.utils.parameters_to_vector(trials.net().parameters()).detach()
+    assert torch.equal(space.whole(space.read()), home)
+
+
+def test_every_pass_sees_the_weights_of_now(two):
+    two(after_eval)
+
+
+CHECKPOINTED = [("momentum", torch.optim.SGD), ("looksam", torch.optim.SGD), ("zosam", torch.optim.AdamW)]
+
+
+def save(folder):
+    for i, (name, base) in enumerate(CHECKPOINTED):
+        model, optimizer, sparse = build(name, "rigl", {"every": 4}, lr=0.02, base=base)
+        steps(model, optimizer, 0, 7)
+        sharded_files.save(folder / str(i), model, optimizer, sparse)
+        with pytest.raises((FileExistsError, SystemExit)):
+            sharded_files.save(folder / str(i), model, optimizer, sparse)
+
+
+def go_on(folder):
+    found = {}
+    for i, (name, base) in enumerate(CHECKPOINTED):
+        model, optimizer, sparse = build(name, "rigl", {"every": 4}, lr=0.5, base=base)
+        steps(model, optimizer, 20, 22)  # a state of its own, to be overwritten
+        sharded_files.load(folder / str(i), model, optimizer, sparse)
+        assert optimizer.param_groups[0]["lr"] == 0.02
+        steps(model, optimizer, 7, 12)
+        assert optimizer.steps == sparse.steps == 12
+        found[name] = numbers(model)
+    return found
+
+
+def straight():
+    found = {}
+    for name, base in CHECKPOINTED:
+        model, optimizer, _ = build(name, "rigl", {"every": 4}, lr=0.02, base=base)
+        steps(model, optimizer, 0, 12)
+        found[name] = numbers(model)
+    return found
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_with_two_four_and_one(two, four, tmp_path):
+    two(save, tmp_path)
+    undisturbed = two(straight)
+    for resumed, rank in zip(two(go_on, tmp_path), undisturbed, strict=True):  # as many ranks: to the bit
+        for name, state in rank.items():
+            for key, value in state.items():
+                np.testing.assert_array_equal(resumed[name][key], value, err_msg=f"{name}: {key}")
+    agree(four(go_on, tmp_path), undisturbed[0], atol=2e-5)
+    agree([go_on(tmp_path)], undisturbed[0], atol=2e-5)
+
+
+def test_a_checkpoint_of_another_network_is_refused(two, tmp_path):
+    two(save, tmp_path)
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="another network"):
+        sharded_files.load(tmp_path / "0", model, ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1)))
