@@ -253,6 +253,7 @@ class ZOSAM(SharpnessAware):
         self._note("loss_down", down)
         rises = self._agreed([float(up.detach().double() - down.detach().double())])[0] > 0
         loss, buffers = (up, up_buffers) if rises else (down, down_buffers)
+        del up, down  # the other one's graph makes room for this one's backward
         self._passes.mean_loss = self._passes.agreed(loss)
         self.zero_grad(set_to_none=True)
         loss.backward()
