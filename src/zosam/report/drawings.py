@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 MARKERS = "oDs^v"
 
 
+def _colour(i: int) -> str:
+    return palette.SERIES[i % len(palette.SERIES)]
+
+
 def _lines(paper: Figure, figure: dict[str, Any]) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
     paper.set_size_inches(6.4, 3.8)
     axes = _axes(paper, figure["x"], figure["y"])
     for i, series in enumerate(figure["series"]):
-        colour, values = palette.SERIES[i % 7], {k: _array(series[k]) for k in ("x", "y", "low", "high") if k in series}
+        colour, values = _colour(i), {k: _array(series[k]) for k in ("x", "y", "low", "high") if k in series}
         if figure.get("log_y"):
             values |= {k: np.where(v > 0, v, np.nan) for k, v in values.items() if k != "x"}
         axes.plot(
@@ -34,8 +40,12 @@ def _lines(paper: Figure, figure: dict[str, Any]) -> None:
             axes.fill_between(values["x"], values["low"], values["high"], color=colour, alpha=0.16, linewidth=0)
     if figure.get("log_y"):
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 10 * low else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
+    if all(float(x).is_integer() for series in figure["series"] for x in series["x"] if x is not None):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     _legend(paper, axes.lines, figure)
 
 
@@ -49,7 +59,7 @@ def _bars(paper: Figure, figure: dict[str, Any]) -> None:
         drawn.append(
             axes.bar(
                 places + (i - (count - 1) / 2) * 0.8 / count, _array(series["values"]), 0.7 / count, yerr=errors,
-                color=palette.SERIES[i % 7], error_kw={"elinewidth": 0.8, "capsize": 2},
+                color=_colour(i), error_kw={"elinewidth": 0.8, "capsize": 2},
             )
         )  # fmt: skip
     long = max(map(len, groups), default=0) > 12

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
-SERIES_ON_DARK = ("#4a9fe0", "#f07d33", "#25bd92", "#de95bf", "#efb232", "#9bd7f7", "#b8b8b8")
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d", "#999933")
+SERIES_ON_DARK = ("#4a9fe0", "#f07d33", "#25bd92", "#de95bf", "#efb232", "#9bd7f7", "#b8b8b8", "#c8c860")
 SEQUENTIAL = (
     "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
     "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",

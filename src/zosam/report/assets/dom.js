@@ -30,10 +30,10 @@ function chooser(label, options, action) {
 function theme() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
-  const series = Array.from({ length: 7 }, (_, i) => read(`--series-${i}`));
+  const series = Array.from({ length: 8 }, (_, i) => read(`--series-${i}`));
   return {
     ink: read("--ink"), soft: read("--soft"), rule: read("--rule"), grid: read("--grid"), paper: read("--paper"),
-    empty: read("--empty"), series: (i) => series[i % 7],
+    empty: read("--empty"), series: (i) => series[i % series.length],
   };
 }
 
