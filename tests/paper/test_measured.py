@@ -103,3 +103,9 @@ def test_a_pattern_that_finds_nothing_says_what_cells_are_called():
         chosen(load("table1", "tiny"), "no such thing")
     with pytest.raises(ValueError, match="regular expression"):
         chosen(load("table1", "tiny"), "(")
+
+
+def test_a_table_of_epochs_says_what_a_missed_goal_counts(tmp_path):
+    note = filled(load("table3", "small"), Book.open(tmp_path), 1)["note"]
+    assert "The goal is 45% here; a training that misses it counts as one epoch longer than it was." in note
+    assert "goal" not in filled(load("table1", "small"), Book.open(tmp_path), 1)["note"]

@@ -44,11 +44,14 @@ def filled(table: Table, book: Book, seeds: int, only: str | None = None) -> dic
     for row in dict.fromkeys(c.row for c in shown):
         cells = [_cell(places.get((row, column)), table, ours, tier, book, seeds) for column in table.columns]
         rows.append({"name": row, "control": table.cell(row, table.columns[0]).control, "cells": cells})
+    goal = ""
+    if any(c.measure == "epochs_to_90" for c in shown):
+        goal = f" The goal is {tier.goal:.0%} here; a training that misses it counts as one epoch longer than it was."
     return {
         "name": table.name,
         "title": table.title,
         "tier": table.tier,
-        "note": f"{table.note} {tier.note}".strip(),
+        "note": f"{table.note}{goal} {tier.note}".strip(),
         "columns": list(table.columns),
         "rows": rows,
         "notes": list(table.misprints),
