@@ -1,13 +1,15 @@
 """Checkpoints that all ranks write together, each its part, and that any number of ranks can load.
 
-The tensors are in the format of torch.distributed.checkpoint, the numbers beside them as JSON. torch reads the index
-of its format by pickle: load only checkpoints that you trust.
+The tensors are safetensors, written and read by torch.distributed.checkpoint, the numbers beside them JSON: data alone.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ NUMBERS = "zosam.json"
 
 def save(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None = None) -> None:
     """Write model, optimizer and masks into a new folder, which all ranks see; it is there when it is whole."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
     tensors: dict[str, Tensor] = {}
@@ -38,17 +41,19 @@ def save(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
         shutil.rmtree(aside, ignore_errors=True)
 
     def end() -> None:
-        files.write_json(aside / NUMBERS, numbers)
+        shapes = {name: list(t.shape) for name, t in tensors.items()}
+        files.write_json(aside / NUMBERS, {"shapes": shapes, "state": numbers})
         aside.rename(path)
 
     ranks.lead(begin)
-    save_parts(tensors, checkpoint_id=aside, no_dist=ranks.world == 1)
+    writer = HuggingFaceStorageWriter(str(aside), save_distributed=True)
+    save_parts(tensors, storage_writer=writer, no_dist=ranks.world == 1)
     ranks.lead(end)
 
 
 def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None = None) -> None:
     """Read what `save` has written, by whatever number of ranks, into a training of the same description."""
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
     path, ranks = Path(folder), current()
@@ -69,18 +74,37 @@ def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
             return torch.zeros_like(owner, dtype=about.properties.dtype, requires_grad=False)
         return torch.zeros(about.size, dtype=about.properties.dtype)
 
-    index = FileSystemReader(path).read_metadata().state_dict_metadata
-    theirs, ours = ({n for n in names if n.startswith("model/")} for names in (index, known))
+    reader = HuggingFaceStorageReader(str(path))
+    with _readable(path):
+        index: dict[str, Any] = reader.read_metadata().state_dict_metadata
+        found = {name: sum(c.sizes.numel() for c in about.chunks) for name, about in index.items()}
+        if found != {name: math.prod(shape) for name, shape in numbers["shapes"].items()}:
+            raise ValueError("parts are missing")
+        _put_together(numbers["state"], index)  # whether it can be, before anything is written over
+        theirs = {(n, tuple(shape)) for n, shape in numbers["shapes"].items() if n.startswith("model/")}
+    ours = {(n, tuple(t.shape)) for n, t in known.items() if n.startswith("model/")}
     if theirs != ours:
-        raise ValueError(f"{path} holds another network: {', '.join(sorted(theirs ^ ours)[:5])} differ")
-    tensors = {name: room(name, about) for name, about in index.items()}
-    with warnings.catch_warnings():
+        differ = sorted({name.removeprefix("model/") for name, _ in theirs ^ ours})
+        raise ValueError(f"{path} holds another network: {', '.join(differ[:5])} differ")
+    with _readable(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*in a single process")  # which is what was asked for
-        load_parts(tensors, checkpoint_id=path, no_dist=ranks.world == 1)
-    state = _put_together(numbers, tensors)
-    if sparse is not None:
-        sparse.load_state_dict(state["sparse"])
-    optimizer.load_state_dict(state["optimizer"])
+        tensors = {name: room(name, about) for name, about in index.items()}
+        load_parts(tensors, storage_reader=reader, no_dist=ranks.world == 1)
+        state = _put_together(numbers["state"], tensors)
+        if sparse is not None:
+            sparse.load_state_dict(state["sparse"])
+        optimizer.load_state_dict(state["optimizer"])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever torch says of damaged files is a ValueError here."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged or not a checkpoint: {error}") from error
 
 
 def _state(model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None) -> dict[str, Any]:
@@ -105,7 +129,7 @@ def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _put_together(value: Any, tensors: Mapping[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, inside),) = value.items()
@@ -113,5 +137,7 @@ def _put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
         return tensors[inside]
     if kind == "dict":
         return {k: _put_together(v, tensors) for k, v in inside}
+    if kind not in {"list", "tuple"}:
+        raise ValueError(f"{kind!r} is nothing that was saved")
     parts = [_put_together(v, tensors) for v in inside]
     return parts if kind == "list" else tuple(parts)

@@ -244,6 +244,39 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_two_four_and_one(two, four, tmp_
 
 def test_a_checkpoint_of_another_network_is_refused(two, tmp_path):
     two(save, tmp_path)
-    model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="another network"):
-        sharded_files.load(tmp_path / "0", model, ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1)))
+    wider = trials.net()
+    first = next(m for m in wider.modules() if isinstance(m, nn.Linear))
+    first.weight = nn.Parameter(torch.zeros(first.out_features, first.in_features + 1))
+    for model in (nn.Linear(2, 2), wider):
+        before = numbers(model)
+        with pytest.raises(ValueError, match="another network"):
+            sharded_files.load(tmp_path / "0", model, ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1)))
+        assert all(np.array_equal(before[n], v) for n, v in numbers(model).items())
+
+
+def test_a_damaged_checkpoint_is_refused_and_none_is_pickle(two, tmp_path):
+    two(save, tmp_path)
+    folder = tmp_path / "0"
+    assert {f.suffix for f in folder.iterdir()} == {".safetensors", ".json"}
+    (part, *_) = sorted(folder.glob("*.safetensors"))
+    whole_part = part.read_bytes()
+    numbers_file = folder / sharded_files.NUMBERS
+    right = numbers_file.read_text()
+    model, optimizer, sparse = build("momentum", "rigl", {"every": 4})
+    before = numbers(model)
+    for content in (b"", whole_part[:100], whole_part[:-50], b"\xff" * 8 + whole_part[8:]):
+        part.write_bytes(content)
+        with pytest.raises(ValueError, match="damaged"):
+            sharded_files.load(folder, model, optimizer, sparse)
+    part.unlink()
+    with pytest.raises(ValueError, match="parts are missing"):
+        sharded_files.load(folder, model, optimizer, sparse)
+    part.write_bytes(whole_part)
+    for text in ("", "[]", "{}", '{"dict": 3}', right.replace('"tensor"', '"tonsor"')):
+        numbers_file.write_text(text)
+        with pytest.raises(ValueError, match=r"damaged|not"):
+            sharded_files.load(folder, model, optimizer, sparse)
+    assert all(np.array_equal(before[n], v) for n, v in numbers(model).items())
+    numbers_file.write_text(right)
+    sharded_files.load(folder, model, optimizer, sparse)
+    assert any(not np.array_equal(before[n], v) for n, v in numbers(model).items())
