@@ -3,9 +3,10 @@
     python benchmarks/step.py [--model resnet32] [--rounds 7] [--out results/step.json]
 
 Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process, each step right after one
-of SGD; a ratio is SGD's least time over all rounds / theirs, so that a busy machine tells little. Peak memory is that
-of a process of its own, above what the built model holds. Beside them stand the column of the paper and, where
-`pytorch-optimizer` is installed, its SAM, LookSAM and GSAM.
+of SGD. A ratio is SGD's time / theirs: the median over rounds with its 95 % interval, and that of the least times.
+SGD against itself shows what the machine's other work does to them. Peak memory is that of a process of its own, above
+what the built model holds. Beside them stand the column of the paper and, where `pytorch-optimizer` is installed, its
+SAM, LookSAM and GSAM.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam import models
-from zosam.measure.throughput import undisturbed
+from zosam.measure.throughput import beside
 from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM
 from zosam.sparse import RigL
 
@@ -166,19 +167,20 @@ def main() -> None:
 
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
         contestants = {n: (take, period(n)) for n, take in turns.items()}
-        speed = undisturbed(contestants, turns["SGD"], rounds=arguments.rounds, clock=clock)
+        speed = beside(contestants, turns["SGD"], rounds=arguments.rounds, clock=clock)
         memory = {}
         if arguments.memory:
             memory = {n: peak_memory(n, model_name, arguments.batch, arguments.sparsity) for n in names}
         print(f"\n{model_name}, batch {arguments.batch}, {torch.get_num_threads()} threads")
-        print(f"{'':32} {'speed / SGD':>11} {'paper':>7} {'peak memory':>12} {'/ SGD':>6}")
-        for n in turns:
-            paper = f"{PAPER[n]:7.2f}" if n in PAPER else " " * 7
+        print(f"{'':32} {'speed / SGD':>11} {'95 %':>13} {'least':>6} {'paper':>6} {'peak memory':>12} {'/ SGD':>6}")
+        for n, found in speed.items():
+            low, high = found.interval
+            paper = f"{PAPER[n]:6.2f}" if n in PAPER else " " * 6
             peak = f"{memory[n] / 2**20:9.0f} MB {memory[n] / memory['SGD']:6.2f}" if n in memory else ""
-            print(f"{n:32} {speed[n]:11.3f} {paper} {peak}")
-            rows.append(
-                {"model": model_name, "name": n, "ratio": speed[n], "paper": PAPER.get(n), "peak_bytes": memory.get(n)}
-            )
+            print(f"{n:32} {found.median:11.3f} {low:6.3f}-{high:.3f} {found.least:6.3f} {paper} {peak}")
+            row = {"model": model_name, "name": n, "ratio": found.median, "interval": [low, high]}
+            row |= {"least": found.least, "rounds": found.rounds, "paper": PAPER.get(n), "peak_bytes": memory.get(n)}
+            rows.append(row)
     made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
     made_with["clock"] = arguments.clock
     if arguments.out:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 from zosam.measure.sharpness import sharpness
-from zosam.measure.throughput import beside, ratios
+from zosam.measure.throughput import Speed, beside, ratios
 
 
 class Bowl(nn.Module):
@@ -54,9 +56,29 @@ def test_ratios_are_medians_of_rounds():
     assert ratios(times, "a") == {"a": 1.0, "b": 0.5}
 
 
-def test_beside_runs_the_reference_right_before_each():
+def test_beside_runs_the_reference_right_before_each_step():
     order = []
-    contestants = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    contestants = {"a": (lambda: order.append("a"), 1), "b": (lambda: order.append("b"), 2)}
     found = beside(contestants, lambda: order.append("ref"), rounds=2, warmup=1)
-    assert order == ["ref", "a", "ref", "b"] * 3
-    assert {name: len(r) for name, r in found.items()} == {"a": 2, "b": 2}
+    assert order == ["ref", "a", "ref", "b", "ref", "b"] * 3
+    assert {name: len(speed.rounds) for name, speed in found.items()} == {"a": 2, "b": 2}
+
+
+def test_speeds_by_hand():
+    now = [0.0]
+
+    def takes(*seconds):
+        turns = itertools.cycle(seconds)
+        return lambda: now.__setitem__(0, now[0] + next(turns))
+
+    contestants = {"slow": (takes(2.0, 2.0, 8.0), 1), "every second": (takes(1.0, 3.0), 2)}
+    found = beside(contestants, takes(1.0), rounds=3, warmup=0, clock=lambda: now[0])
+    assert found["slow"].rounds == [0.5, 0.5, 0.125]
+    assert found["slow"].median == found["slow"].least == 0.5
+    assert found["every second"].rounds == [0.5] * 3
+    assert found["every second"].least == 0.5
+
+
+def test_the_interval_of_a_median():
+    assert Speed([3.0, 1.0, 2.0], 1.0).interval == (1.0, 3.0)
+    assert Speed([float(i) for i in range(100)], 1.0).interval == (40.0, 59.0)

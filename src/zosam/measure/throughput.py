@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 
 
@@ -26,51 +28,56 @@ def ratios(times: Mapping[str, list[float]], reference: str) -> dict[str, float]
     return {name: median(r / t for r, t in zip(times[reference], own, strict=True)) for name, own in times.items()}
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast a contestant was compared with the reference: one ratio per round, and that of the least times."""
+
+    rounds: list[float]
+    least: float
+
+    @property
+    def median(self) -> float:
+        return median(self.rounds)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of the median, by order: between which of the sorted rounds it lies."""
+        ordered, n = sorted(self.rounds), len(self.rounds)
+        out = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2))
+        return ordered[out], ordered[n - 1 - out]
+
+
 def beside(
-    contestants: Mapping[str, Callable[[], object]],
-    reference: Callable[[], object],
-    rounds: int = 7,
-    warmup: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
-    """How fast each is compared with the reference, which runs right before it every time: one ratio per round."""
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(warmup + rounds):
-        for name, contestant in contestants.items():
-            marks = [clock()]
-            for run in (reference, contestant):
-                run()
-                marks.append(clock())
-            if turn >= warmup:
-                found[name].append((marks[1] - marks[0]) / (marks[2] - marks[1]))
-    return found
-
-
-def undisturbed(
     contestants: Mapping[str, tuple[Callable[[], object], int]],
     reference: Callable[[], object],
     rounds: int = 7,
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """How fast each is compared with the reference on a machine that others disturb: least times against least times.
+) -> dict[str, Speed]:
+    """The speed of each contestant, with a turn of the reference right before every one of its steps.
 
-    A contestant comes with its period, for steps that differ. In each round it takes a whole period, and the reference
-    a turn before every step; both are judged by the least time of each place in the period over all rounds.
+    A contestant comes with its period, for steps that differ; in each round it takes a whole one. The median of rounds
+    bears slow minutes, which hit both alike; the least times, over all rounds for each place in the period, bear
+    moments of disturbance.
     """
-    places = [(name, place) for name, (_, period) in contestants.items() for place in range(period)]
-    least = {key: (float("inf"), float("inf")) for key in places}
+    times: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in contestants}
     for turn in range(warmup + rounds):
-        for name, place in places:
-            times = []
-            for run in (reference, contestants[name][0]):
-                began = clock()
-                run()
-                times.append(clock() - began)
+        for name, (contestant, period) in contestants.items():
+            taken = []
+            for _ in range(period):
+                marks = [clock()]
+                for run in (reference, contestant):
+                    run()
+                    marks.append(clock())
+                taken.append((marks[1] - marks[0], marks[2] - marks[1]))
             if turn >= warmup:
-                least[name, place] = (min(least[name, place][0], times[0]), min(least[name, place][1], times[1]))
-    speed = {}
-    for name, (_, period) in contestants.items():
-        theirs, own = (sum(least[name, place][side] for place in range(period)) for side in (0, 1))
-        speed[name] = theirs / own
-    return speed
+                times[name].append(taken)
+    return {name: _speed(found) for name, found in times.items()}
+
+
+def _speed(times: list[list[tuple[float, float]]]) -> Speed:
+    """Of (reference, own) for each place in the period, in each round."""
+    ratio = [sum(r for r, _ in taken) / sum(o for _, o in taken) for taken in times]
+    places = list(zip(*times, strict=True))
+    least = [sum(min(t[side] for t in place) for place in places) for side in (0, 1)]
+    return Speed(ratio, least[0] / least[1])
