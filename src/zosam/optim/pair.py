@@ -27,6 +27,8 @@ def standing_in(tensors: Mapping[Tensor, Tensor]) -> Iterator[Buffers]:
     seen: set[nn.Module] = set()
 
     def swap(module: nn.Module, inputs: object) -> None:
+        if module in seen:  # and so are its parts
+            return
         for part in module.modules():
             if part in seen:
                 continue
