@@ -74,7 +74,7 @@ def damage(folder: Path, chance: random.Random) -> None:
         chance.choice((cut, flip, delete))(path, chance) if path.stat().st_size else None
     for path in records if chance.random() < 0.3 else ():
         chance.choice((cut, flip, delete))(path, chance)
-    if chance.random() < 0.5:
+    if chance.random() < 0.5 and not (folder / "record.json").exists():  # where all is done nobody cleans up
         (folder / f".checkpoint-000000099.pt.{chance.randrange(1, 9999)}").write_bytes(b"zosam checkpoint 2\nhalf")
 
 
