@@ -21,7 +21,8 @@ def is_sharded(tensor: Tensor) -> bool:
 def any_sharded(tensors: Iterable[Tensor]) -> bool:
     if "torch.distributed.tensor" not in sys.modules:  # not imported: no tensor can be one
         return False
-    return any(is_sharded(t) for t in tensors)
+    kind = sys.modules["torch.distributed.tensor"].DTensor
+    return any(isinstance(t, kind) for t in tensors)
 
 
 def local(tensor: Tensor) -> Tensor:

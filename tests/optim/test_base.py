@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 
 from zosam.optim import OPTIMIZERS, SAM, SGD, ZOSAM, LookSAM, SharpnessAware, schedules
 from zosam.optim.base import unit
+from zosam.optim.passes import NoBackward
 
 X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 3
 
@@ -456,6 +459,33 @@ def test_evaluate_changes_nothing_in_the_model():
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
     assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_backward_is_silenced_in_one_thread_only_and_comes_back():
+    usual = torch.Tensor.backward
+    w = torch.ones(3, requires_grad=True)
+
+    def elsewhere():
+        v = torch.ones(3, requires_grad=True)
+        with NoBackward():
+            v.sum().backward()
+        quiet = v.grad
+        v.sum().backward()
+        return quiet, v.grad
+
+    with suppress(KeyError), NoBackward():
+        with NoBackward():
+            w.sum().backward()
+        w.sum().backward()
+        with ThreadPoolExecutor(1) as pool:
+            quiet, loud = pool.submit(elsewhere).result()
+        raise KeyError
+    assert quiet is None
+    assert torch.equal(loud, torch.ones(3))
+    assert w.grad is None
+    assert torch.Tensor.backward is usual
+    w.sum().backward()
+    assert torch.equal(w.grad, torch.ones(3))
 
 
 def test_bf16_autocast_in_the_closure():

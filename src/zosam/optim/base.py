@@ -55,6 +55,8 @@ class SharpnessAware(Optimizer):
     per_rank: bool = False  # whether each rank climbs along the gradient of its own part of the batch
     _space: Coordinates | None
     _home: Home | None
+    _within: bool  # a step is being taken
+    _looked: bool  # and its coordinates were looked after
     _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
 
     def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, seed: int = 0) -> None:
@@ -280,10 +282,12 @@ class SharpnessAware(Optimizer):
 
     @property
     def coordinates(self) -> Coordinates:
-        """The active weights of the groups that are perturbed."""
-        params = [p for g in self.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
-        if self._space is None or self._space.signature != signature(params, self.masks):
-            self._space = Coordinates(params, self.masks)
+        """The active weights of the groups that are perturbed; they do not change within a step."""
+        if self._space is None or not self._looked:
+            params = [p for g in self.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
+            if self._space is None or self._space.signature != signature(params, self.masks):
+                self._space = Coordinates(params, self.masks)
+            self._looked = self._within
         return self._space
 
     # --- how it is done ----------------------------------------------------------------------------------------------
@@ -352,12 +356,15 @@ class SharpnessAware(Optimizer):
         before = dict(self.passes)
         if self.diagnostics is not None:
             self.diagnostics.clear()
+        self._within = True
         with self._passes.together():
             try:
                 yield
             except BaseException:
                 self.restore()
                 raise
+            finally:
+                self._within = self._looked = False
         for name, count in self.passes.items():
             self._note(f"{name}_passes", count - before[name])
 
@@ -365,6 +372,7 @@ class SharpnessAware(Optimizer):
         self._passes = Passes(self._parameters, self.per_sample, lambda: self.ranks)
         self._memory = Memory()
         self._space = self._home = None
+        self._within = self._looked = False
         self._ascended = False
 
     def __getstate__(self) -> dict[str, Any]:

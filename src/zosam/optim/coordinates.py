@@ -25,6 +25,7 @@ class Coordinates:
     def __init__(self, params: Sequence[Tensor], masks: Mapping[Tensor, Tensor]) -> None:
         self.params = list(params)
         self.shards = shards(params)  # the ranks that hold the other parts
+        self._sharded = any_sharded(params)
         self._parts = [local(p) for p in params]
         self.signature = signature(params, masks)
         self.dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
@@ -35,6 +36,8 @@ class Coordinates:
             None if p not in masks else local(masks[p]).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
             for p, order in zip(self.params, self._order, strict=True)
         ]
+        self._masked = [i for i, index in enumerate(self._index) if index is not None]
+        self._unmasked = [i for i, index in enumerate(self._index) if index is None]
         self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self._parts, self._index, strict=True)]
         self.total = sum(p.numel() for p in params)
         self._sizes = self._of_all(self.sizes)
@@ -50,18 +53,27 @@ class Coordinates:
 
     def write(self, vector: Tensor) -> None:
         """Set the active weights; reading them back gives the same bits."""
-        self._assign(self._views, vector.split(self.sizes))
+        parts = vector.split(self.sizes)
+        if self._unmasked:  # all of them in one call
+            torch._foreach_copy_([self._views[i] for i in self._unmasked], [parts[i] for i in self._unmasked])
+        for i in self._masked:
+            self._set(i, self._views[i], parts[i])
 
     def write_parts(self, parts: Iterable[Tensor]) -> None:
         """The same from parts, one per parameter: no whole vector is needed."""
-        self._assign(self._views, parts)
+        for i, (view, part) in enumerate(zip(self._views, parts, strict=True)):
+            self._set(i, view, part)
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
-        return [_version(p) for p in self.params]
+        return [_version(p) for p in self.params] if self._sharded else [p._version for p in self.params]
 
     def write_where(self, vector: Tensor, versions: list[int]) -> None:
         """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now."""
+        places = zip(self._parts, self._views, strict=True)
+        if not self._sharded and versions == self.versions() and all(p.data_ptr() == v.data_ptr() for p, v in places):
+            self.write(vector)
+            return
         parts = vector.split(self.sizes)
         for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
             if local(p).data_ptr() != view.data_ptr():  # moved, as by model.to()
@@ -84,11 +96,19 @@ class Coordinates:
         sizes = torch.tensor(self.sizes, device=self.device)
         return torch.tensor(values, dtype=self.dtype, device=self.device).repeat_interleave(sizes)
 
+    def dense(self, vector: Tensor) -> list[Tensor]:
+        """The vector as tensors shaped and laid out like the parameters, zero at pruned weights."""
+        found = []
+        for i, part in enumerate(vector.split(self.sizes)):
+            param, index = self._parts[i], self._index[i]
+            if index is not None:
+                part = part.new_zeros(param.numel()).scatter_(0, index, part)
+            found.append(part.as_strided(param.shape, param.stride()))
+        return found
+
     def move(self, vector: Tensor, old: Coordinates) -> Tensor:
         """A vector over `old` coordinates as one over these: what left is dropped, what is new is zero."""
-        dense = [torch.zeros_like(p, dtype=self.dtype) for p in old._parts]
-        old.scatter(vector, dense)
-        at = {id(p): t for p, t in zip(old.params, dense, strict=True)}
+        at = {id(p): t for p, t in zip(old.params, old.dense(vector), strict=True)}
         return self.gather([at.get(id(p)) for p in self.params])
 
     def whole(self, vector: Tensor) -> Tensor:
@@ -124,13 +144,10 @@ class Coordinates:
             if flat is None:
                 parts.append(torch.zeros(size, dtype=self.dtype, device=self.device))
             else:
-                part = flat if index is None else flat.index_select(0, index)
-                parts.append(part.to(self.device, self.dtype))
+                parts.append(flat if index is None else flat.index_select(0, index))
+                if flat.dtype != self.dtype or flat.device != self.device:
+                    parts[-1] = parts[-1].to(self.device, self.dtype)
         return torch.cat(parts) if parts else torch.zeros(0)
-
-    def _assign(self, flats: Sequence[Tensor], parts: Iterable[Tensor]) -> None:
-        for i, (flat, part) in enumerate(zip(flats, parts, strict=True)):
-            self._set(i, flat, part)
 
     def _set(self, i: int, flat: Tensor, part: Tensor) -> None:
         index = self._index[i]

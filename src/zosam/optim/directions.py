@@ -17,11 +17,15 @@ DISTRIBUTIONS = ("gaussian", "rademacher")
 
 
 def draw(size: int, distribution: str, space: Coordinates, generator: torch.Generator) -> Tensor:
-    """Random numbers of variance 1: normal, or signs (whose norm is the same for every draw)."""
+    """Random numbers of variance 1 in the making: normal ones, or the bits of signs; see `made`."""
     if distribution == "gaussian":
         return torch.randn(size, generator=generator, dtype=space.dtype, device=space.device)
-    bits = torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8, device=space.device)
-    return bits.to(space.dtype).mul_(2).sub_(1)
+    return torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8, device=space.device)
+
+
+def made(drawn: Tensor, dtype: torch.dtype) -> Tensor:
+    """What was drawn as numbers of variance 1; signs have the same norm in every draw."""
+    return drawn if drawn.is_floating_point() else drawn.to(dtype).mul_(2).sub_(1)
 
 
 def drawn(space: Coordinates, distribution: str, generator: torch.Generator) -> Iterator[Tensor]:
@@ -47,7 +51,7 @@ class Replayed:
     def __iter__(self) -> Iterator[Tensor]:
         streams = [(weight, drawn(self.space, self.distribution, generator())) for weight, generator in self.terms]
         for _ in self.space.sizes:
-            first, *others = (weight * next(parts) for weight, parts in streams)
+            first, *others = (weight * made(next(parts), self.space.dtype) for weight, parts in streams)
             yield sum(others, first)
 
     def __mul__(self, factor: float) -> Replayed:

@@ -60,9 +60,10 @@ class Moment:
     def restore(self) -> None:
         """Everything as it was; a buffer that was replaced is the old object again."""
         with torch.no_grad():
-            for module, name, buffer, value in self._buffers:
+            for module, name, buffer, _ in self._buffers:
                 module._buffers[name] = buffer
-                buffer.copy_(value)
+            if self._buffers:
+                torch._foreach_copy_([buffer for _, _, buffer, _ in self._buffers], [v for *_, v in self._buffers])
         self.streams.restore()
 
 

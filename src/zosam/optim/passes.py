@@ -8,13 +8,13 @@ sees the same dropout.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from zosam.optim.moment import Modules, Moment
 from zosam.parallel import Averaging
@@ -24,15 +24,39 @@ Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
 
-class NoBackward(TorchFunctionMode):
-    """Makes `loss.backward()` do nothing, so that a closure in torch's own form can be run forward only."""
+class NoBackward:
+    """Makes `loss.backward()` do nothing in this thread, so that a closure in torch's own form runs forward only.
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is Tensor.backward:
-            return None
-        return func(*args, **(kwargs or {}))
+    The method itself is exchanged while some thread is in here: a mode of torch's would be asked about every
+    operation, which costs a small network more than the rest of the bookkeeping.
+    """
+
+    _lock = threading.Lock()
+    _here = threading.local()  # how deep this thread is in
+    _inside = 0  # how deep all threads are in, together
+    _backward: Callable[..., Any]
+
+    def __enter__(self) -> None:
+        kind = NoBackward
+        with kind._lock:
+            if not kind._inside:
+                kind._backward = Tensor.backward
+                Tensor.backward = _backward  # type: ignore[assignment]
+            kind._inside += 1
+        kind._here.depth = getattr(kind._here, "depth", 0) + 1
+
+    def __exit__(self, *exception: object) -> None:
+        kind = NoBackward
+        kind._here.depth -= 1
+        with kind._lock:
+            kind._inside -= 1
+            if not kind._inside:
+                Tensor.backward = kind._backward  # type: ignore[method-assign]
+
+
+def _backward(loss: Tensor, *arguments: Any, **settings: Any) -> None:
+    if not getattr(NoBackward._here, "depth", 0):
+        NoBackward._backward(loss, *arguments, **settings)
 
 
 class Passes:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import Direction, SharpnessAware
-from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, drawn, momentum, orthonormal, require_momentum
+from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, drawn, made, momentum, orthonormal, require_momentum
 from zosam.optim.geometry import largest
-from zosam.optim.pair import Buffers, settle, standing_in
+from zosam.optim.pair import Buffers, keep_freed_memory, settle, standing_in
 from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
 from zosam.optim.schedules import Schedule
 
@@ -40,7 +40,8 @@ class ZOSAM(SharpnessAware):
                     gradients) or a function of the optimizer that gives one or several vectors.
     noise           the share of random direction mixed into each guided one.
     pair            run both candidates with a graph and take the gradient of the one with the larger loss: the same
-                    choice in 2 forwards and 1 backward, for twice the memory of activations. Needs step(closure).
+                    choice in 2 forwards and 1 backward, for twice the memory of activations, which this process
+                    then keeps between steps. Needs step(closure).
     batch_fraction  probe on every n-th sample: with one direction only the sign of the difference matters.
     every           keep a perturbation for that many steps.
     replay          draw directions again from their seed instead of storing them.
@@ -193,7 +194,7 @@ class ZOSAM(SharpnessAware):
         parts = list(drawn(space, self.distribution, generator))
         if pruned and space.shards.rank == 0:  # where ranks hold parts, one of them has these
             parts.append(draw(pruned, self.distribution, space, generator))
-        return torch.cat(parts)
+        return made(torch.cat(parts), space.dtype)
 
     def _guided(self) -> list[Tensor]:
         """What training suggests; nothing before there is a momentum or a gradient."""
@@ -247,8 +248,10 @@ class ZOSAM(SharpnessAware):
             super().update(closure)
             return
         self.require_whole("pair=True")
-        e = self._normalised(self._probes()[0])
-        (up, up_buffers), (down, down_buffers) = self._candidate(closure, e), self._candidate(closure, -e)
+        keep_freed_memory()
+        space, step = self.coordinates, self._normalised(self._probes()[0]) * self._radius()
+        offsets = [offset.to(p) for p, offset in zip(space.params, space.dense(step), strict=True)]
+        (up, up_buffers), (down, down_buffers) = (self._candidate(closure, offsets, sign) for sign in (1, -1))
         self._note("loss_up", up)
         self._note("loss_down", down)
         rises = self._agreed([float(up.detach().double() - down.detach().double())])[0] > 0
@@ -263,15 +266,13 @@ class ZOSAM(SharpnessAware):
         self._passes.add(None, forward=2, backward=1)
         self.descend()
 
-    def _candidate(self, closure: Closure, e: Tensor) -> tuple[Tensor, Buffers]:
-        """The loss at θ + ρe with its graph, and the buffers as that pass leaves them."""
-        space, steps = self.coordinates, e * self._radius()
-        offsets = [torch.zeros_like(p) for p in space.params]
-        space.scatter(steps, offsets)
+    def _candidate(self, closure: Closure, offsets: list[Tensor], sign: int) -> tuple[Tensor, Buffers]:
+        """The loss at θ ± the offsets with its graph, and the buffers as that pass leaves them."""
+        params = self.coordinates.params
         self._passes.replay()
         with torch.enable_grad(), NoBackward(), self._passes.averaging.sending(gradients=True, buffers=False):
-            candidates = {p: p + offset for p, offset in zip(space.params, offsets, strict=True)}
-            with standing_in(candidates) as buffers:
+            candidates = torch._foreach_add(params, offsets, alpha=sign)
+            with standing_in(dict(zip(params, candidates, strict=True))) as buffers:
                 loss = self._passes.call(closure)
         return loss, buffers
 
