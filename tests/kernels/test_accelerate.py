@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +189,8 @@ def test_weights_edited_before_the_backward_are_refused(always: None, masks: Any
 
 
 def test_same_bits_for_the_same_threads(always: None, masks: Any) -> None:
+    lib = library.load()
+    assert lib is not None
     model, sparse, _ = build(masks)
     x = torch.randn(40, 1, 8, 8)
     accelerate(model, sparse, x)
@@ -195,13 +199,39 @@ def test_same_bits_for_the_same_threads(always: None, masks: Any) -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             runs = []
-            for _ in range(3):
+            for team in [lib.team, None] * 10:  # torch's threads, and our own
+                lib.c.zk_use_team(team)
                 model.zero_grad()
                 model(x).square().sum().backward()
                 runs.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
             assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
     finally:
         torch.set_num_threads(before)
+        lib.c.zk_use_team(lib.team)
+
+
+FORK = """
+import os, torch
+from zosam.kernels import library
+
+lib, x = library.load(), torch.randn(64, 3, 4, 4)
+
+def moved():
+    out = torch.empty(64 // lib.lanes, 3, 16 * lib.lanes)
+    lib.c.zk_move(x.data_ptr(), out.data_ptr(), 64, 3, 4, 4, 16 * lib.lanes, *x.stride(), 1, 2)
+    return out
+
+before = moved()
+child = os.fork()
+if not child:  # without the threads of its parent
+    os._exit(0 if torch.equal(moved(), before) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_can_use_the_kernels() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "0"
 
 
 class Branching(nn.Module):

@@ -16,7 +16,7 @@ from .memory import backward_traffic, forward_traffic, place
 from .plan import Activation, Buffer, Forward, NormStep, View
 from .plan_backward import BackOp, GradientSink, Part
 
-VECTORS = ("mean", "rstd", "scale", "shift", "gamma_gradient", "beta_gradient", "gz", "gb")
+VECTORS = ("mean", "rstd", "scale", "shift", "gz", "gb")
 ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu")  # by their number in C
 
 
@@ -31,12 +31,14 @@ class Run:
     output_gradients: list[Tensor | None] = field(default_factory=list)
     input_gradients: dict[int, Tensor] = field(default_factory=dict)
     dense_gradient: bool = False
+    counted: list[Tensor] = field(default_factory=list)  # the batch counters of norms that saw this batch
     threads: int = field(default_factory=torch.get_num_threads)
 
     def parameter(self, module: nn.Module, name: str) -> Tensor | None:
         """What stands for a parameter in this run; fixed layers bring their own."""
-        own: Tensor | None = getattr(module, name)
-        return self.parameters.get((module, name), own)
+        given = self.parameters.get((module, name))
+        own: Tensor | None = getattr(module, name) if given is None else given
+        return own
 
     def weight(self, module: nn.Module) -> Tensor:
         weight = self.parameter(module, "weight")

@@ -16,7 +16,9 @@
  *
  * Rows.  A linear layer is a 1 x 1 convolution on small images whose pixels are the rows of its input.
  *
- * Threads take contiguous ranges of blocks, so results depend on the number of threads only.
+ * Threads.  They take blocks of the batch, each a range of its own and then what others have left.  Who took which
+ * does not matter: sums over the batch are made per chunk of blocks and joined in order, so results depend on the
+ * number of threads only.
  */
 #include <math.h>
 #include <pthread.h>
@@ -127,51 +129,84 @@ typedef struct {
 EXPORT int64_t zk_lanes(void) { return LANES; }
 EXPORT const char *zk_variant(void) { return VARIANT; }
 
-/* ---- threads: parts of a job run on a pool; each part is the same work whoever runs it ------------- */
+/* ---- threads: chunks of a job run on a pool; each is the same work whoever runs it ------------------- */
 
-#define MAX_PARTS 64
+#define MAX_THREADS 64
 #define SPIN 4000
-typedef void (*Work)(void *job, int part, int parts);
+typedef void (*Work)(void *job, int thread, int64_t chunk, int64_t chunks);
 
 static struct {
     pthread_mutex_t lock, busy;
     pthread_cond_t wake, done;
-    int workers, pending, parts;
+    int workers, threads, open, inside, backwards, joined;
     uint64_t round;
+    int64_t chunks;
     Work work;
     void *job;
-} pool = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
-          PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, NULL, NULL};
+    struct { /* what a thread has yet to do: first chunk in the low half, one past the last in the high half */
+        uint64_t range;
+        char apart[56];
+    } left[MAX_THREADS];
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .busy = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER,
+          .done = PTHREAD_COND_INITIALIZER};
 
-static uint64_t hired_at[MAX_PARTS]; /* a new worker must not mistake the last round for a new one */
+static uint64_t hired_at[MAX_THREADS]; /* a new worker must not mistake the last round for a new one */
+
+ALWAYS void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* A chunk of what `owner` has left, from its near end or its far end; -1 if there is none. */
+static int64_t take(int owner, int far_end) {
+    uint64_t *left = &pool.left[owner].range, now = __atomic_load_n(left, __ATOMIC_ACQUIRE);
+    for (;;) {
+        uint64_t first = now & 0xffffffff, end = now >> 32;
+        if (first == end) return -1;
+        uint64_t then = far_end ? first | (end - 1) << 32 : (first + 1) | end << 32;
+        if (__atomic_compare_exchange_n(left, &now, then, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            return (int64_t)(far_end ? end - 1 : first);
+        }
+    }
+}
+
+/* First its own chunks, then those that others have not come to: nobody waits for a thread that was held up. */
+static void work_off(int me) {
+    for (int turn = 0; turn < pool.threads; turn++) {
+        int owner = (me + turn) % pool.threads;
+        for (int64_t chunk; (chunk = take(owner, pool.backwards ^ (turn > 0))) >= 0;) {
+            pool.work(pool.job, me, chunk, pool.chunks);
+        }
+    }
+}
 
 static void *worker(void *argument) {
-    int part = (int)(intptr_t)argument;
-    uint64_t seen = hired_at[part];
+    int me = (int)(intptr_t)argument;
+    uint64_t seen = hired_at[me];
     for (;;) {
-        for (int i = 0; i < SPIN && __atomic_load_n(&pool.round, __ATOMIC_ACQUIRE) == seen; i++) {
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
-        }
+        for (int i = 0; i < SPIN && __atomic_load_n(&pool.round, __ATOMIC_ACQUIRE) == seen; i++) relax();
         pthread_mutex_lock(&pool.lock);
         while (pool.round == seen) pthread_cond_wait(&pool.wake, &pool.lock);
         seen = pool.round;
-        Work work = pool.work;
-        void *job = pool.job;
-        int parts = pool.parts;
+        int wanted = pool.open && me < pool.threads;
+        __atomic_add_fetch(&pool.inside, wanted, __ATOMIC_RELEASE);
         pthread_mutex_unlock(&pool.lock);
-        if (part >= parts) continue;
-        work(job, part, parts);
+        if (!wanted) continue; /* not needed, or too late */
+        work_off(me);
         pthread_mutex_lock(&pool.lock);
-        if (--pool.pending == 0) pthread_cond_signal(&pool.done);
+        if (__atomic_sub_fetch(&pool.inside, 1, __ATOMIC_RELEASE) == 0) pthread_cond_signal(&pool.done);
         pthread_mutex_unlock(&pool.lock);
     }
     return NULL;
 }
 
+/* How the program around us runs a function on several threads, if it has said so. */
+static void (*team)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+
 static void forget_workers(void) { /* a forked child has none of the parent's threads */
-    pool.workers = 0;
+    team = NULL;
+    pool.workers = pool.open = pool.inside = 0;
     pool.round = 0;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_mutex_init(&pool.busy, NULL);
@@ -179,13 +214,27 @@ static void forget_workers(void) { /* a forked child has none of the parent's th
     pthread_cond_init(&pool.done, NULL);
 }
 
-static void hire(int parts) {
+static void mind_forks(void) {
     static int registered = 0;
-    if (!registered) {
-        registered = 1;
-        pthread_atfork(NULL, NULL, forget_workers);
-    }
-    while (pool.workers < parts - 1) {
+    if (!registered) pthread_atfork(NULL, NULL, forget_workers);
+    registered = 1;
+}
+
+/* `function` is GOMP_parallel of the OpenMP runtime that the program uses anyway.  Its idle threads wait in a loop for
+ * some milliseconds, so that threads of our own would have to share their cores.  NULL: threads of our own. */
+EXPORT void zk_use_team(void *function) {
+    mind_forks();
+    *(void **)&team = function;
+}
+
+static void join_in(void *unused) {
+    (void)unused;
+    work_off(__atomic_fetch_add(&pool.joined, 1, __ATOMIC_RELAXED));
+}
+
+static void hire(int threads) {
+    mind_forks();
+    while (pool.workers < threads - 1) {
         hired_at[pool.workers + 1] = pool.round;
         pthread_t thread;
         pthread_attr_t attributes;
@@ -198,68 +247,90 @@ static void hire(int parts) {
     }
 }
 
-static void run(Work work, void *job, int parts) {
-    if (parts > 1) hire(parts);
-    if (parts <= 1 || pool.workers < parts - 1) {
-        for (int part = 0; part < parts; part++) work(job, part, parts);
-        return;
+/* Every thread has a contiguous range of chunks and walks it from its first, or `backwards` from its last. */
+static void run(Work work, void *job, int64_t chunks, int threads, int backwards) {
+    if (threads > chunks) threads = (int)chunks;
+    if (!team) {
+        if (threads > 1) hire(threads);
+        if (threads > pool.workers + 1) threads = pool.workers + 1;
     }
     pthread_mutex_lock(&pool.lock);
     pool.work = work;
     pool.job = job;
-    pool.parts = parts;
-    pool.pending = parts - 1;
-    __atomic_store_n(&pool.round, pool.round + 1, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&pool.wake);
-    pthread_mutex_unlock(&pool.lock);
-    work(job, 0, parts);
-    for (int i = 0; i < SPIN && __atomic_load_n(&pool.pending, __ATOMIC_ACQUIRE); i++) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+    pool.chunks = chunks;
+    pool.threads = threads;
+    pool.backwards = backwards;
+    pool.joined = 0;
+    for (int i = 0; i < threads; i++) {
+        uint64_t first = (uint64_t)(chunks * i / threads), end = (uint64_t)(chunks * (i + 1) / threads);
+        __atomic_store_n(&pool.left[i].range, first | end << 32, __ATOMIC_RELEASE);
     }
+    if (threads > 1 && !team) {
+        pool.open = 1;
+        __atomic_store_n(&pool.round, pool.round + 1, __ATOMIC_RELEASE);
+        pthread_cond_broadcast(&pool.wake);
+    }
+    pthread_mutex_unlock(&pool.lock);
+    if (threads > 1 && team) {
+        team(join_in, NULL, (unsigned)threads, 0);
+        return;
+    }
+    work_off(0);
+    for (int i = 0; i < SPIN && __atomic_load_n(&pool.inside, __ATOMIC_ACQUIRE); i++) relax();
     pthread_mutex_lock(&pool.lock);
-    while (pool.pending) pthread_cond_wait(&pool.done, &pool.lock);
+    pool.open = 0;
+    while (pool.inside) pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Scratch memory of each part, kept between calls.  Calls are serialised by pool.busy. */
+/* Scratch memory, kept between calls: sums for each chunk, the rest for each thread.  Calls are serialised by
+ * pool.busy. */
 enum { BAND, GRADIENT_BAND, SUMS, PARTIAL, SLOTS };
-static struct { float *data; size_t size; } scratch[MAX_PARTS][SLOTS];
+#define MAX_SUMS (4 * MAX_THREADS)
+static struct { float *data; size_t size; } scratch[MAX_SUMS][SLOTS];
 
-static int reserve(int parts, int slot, size_t floats) {
-    for (int part = 0; part < parts; part++) {
-        if (scratch[part][slot].size >= floats) continue;
-        free(scratch[part][slot].data);
-        scratch[part][slot].data = NULL;
-        scratch[part][slot].size = 0;
+static int reserve(int64_t count, int slot, size_t floats) {
+    for (int64_t i = 0; i < count; i++) {
+        if (scratch[i][slot].size >= floats) continue;
+        free(scratch[i][slot].data);
+        scratch[i][slot].data = NULL;
+        scratch[i][slot].size = 0;
         void *data = NULL;
         if (posix_memalign(&data, 4096, floats * sizeof(float) + 4096)) return -1;
-        scratch[part][slot].data = data;
-        scratch[part][slot].size = floats;
+        scratch[i][slot].data = data;
+        scratch[i][slot].size = floats;
     }
     return 0;
 }
 
-/* Vector i of the sums of all parts, as one number. */
-static float total(int64_t i, int parts) {
-    double all = 0;
-    for (int part = 0; part < parts; part++) {
-        V v = load(scratch[part][SUMS].data + i * LANES);
-        for (int lane = 0; lane < LANES; lane++) all += v[lane];
+/* Vector i of the sums of all chunks, as one number. */
+static float total(int64_t i, int64_t chunks) {
+    typedef double D __attribute__((vector_size(LANES * 8)));
+    D all = {};
+    double sum = 0;
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        all += __builtin_convertvector(load(scratch[chunk][SUMS].data + i * LANES), D);
     }
-    return (float)all;
+    for (int lane = 0; lane < LANES; lane++) sum += all[lane];
+    return (float)sum;
 }
 
-static int parts_for(int64_t blocks, int64_t threads) {
-    int64_t parts = threads < blocks ? threads : blocks;
-    return parts < 1 ? 1 : parts > MAX_PARTS ? MAX_PARTS : (int)parts;
+static int64_t blocks_of(int64_t images) { return (images + LANES - 1) / LANES; }
+
+static int threads_for(int64_t threads) {
+    return threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : (int)threads;
 }
 
-/* The blocks of one part, first to last or last to first: what was written last is read first. */
-#define EACH_BLOCK(n, blocks, part, parts, backwards)                                                     \
-    for (int64_t from_ = (blocks) * (part) / (parts), to_ = (blocks) * ((part) + 1) / (parts), i_ = from_, \
-                 n = (backwards) ? to_ - 1 : from_;                                                        \
+/* In how many chunks blocks are summed: enough that threads can help each other, few enough to be joined quickly. */
+static int64_t chunks_for(int64_t blocks, int threads) {
+    int64_t most = threads > 1 ? 4 * threads : 1;
+    return blocks < most ? blocks : most;
+}
+
+/* The blocks of one chunk, first to last or last to first: what was written last is read first. */
+#define EACH_BLOCK(n, blocks, chunk, chunks, backwards)                                                     \
+    for (int64_t from_ = (blocks) * (chunk) / (chunks), to_ = (blocks) * ((chunk) + 1) / (chunks), i_ = from_, \
+                 n = (backwards) ? to_ - 1 : from_;                                                          \
          i_ < to_; i_++, n += (backwards) ? -1 : 1)
 
 /* All ones in the lanes that hold an image; a batch rarely fills the last block. */
@@ -489,14 +560,12 @@ static void gather(const Index *index, int64_t count, const float *weight) {
     for (int64_t i = 0; i < count; i++) index->value[i] = weight[index->pick[i]];
 }
 
-static int64_t block_count(const Shape *s) { return (s->images + LANES - 1) / LANES; }
-
-static void forward_part(void *argument, int part, int parts) {
+static void forward_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     const ConvJob *job = argument;
     const Shape *s = job->shape;
-    float *band = scratch[part][BAND].data;
+    float *band = scratch[thread][BAND].data;
     int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
-    EACH_BLOCK(n, block_count(s), part, parts, job->backwards) {
+    EACH_BLOCK(n, blocks_of(s->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(s->images, n);
         float *stats = job->sink->stats ? job->sink->stats + n * s->outputs * 3 * LANES : NULL;
         int first = 1;
@@ -509,8 +578,9 @@ static void forward_part(void *argument, int part, int parts) {
             const ProductTile *table = products[s->stride - 1];
             EACH_TILE(rows, s->out_width, {
                 table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
-                            job->sink, stats, scratch[part][PARTIAL].data, base + ((y + r) * s->out_width + xx) * LANES, s->out_plane,
-                            s->out_width * LANES, s->outputs, first);
+                            job->sink, stats, scratch[thread][PARTIAL].data,
+                            base + ((y + r) * s->out_width + xx) * LANES, s->out_plane, s->out_width * LANES, s->outputs,
+                            first);
                 first = 0;
             })
         }
@@ -520,13 +590,13 @@ static void forward_part(void *argument, int part, int parts) {
 EXPORT int zk_conv_forward(const Shape *s, const Source *source, const Index *index, const float *weight,
                            const Sink *sink, int64_t threads, int64_t backwards) {
     ConvJob job = {s, source, NULL, index, NULL, sink, (int)backwards, 0, 0, 0};
-    int parts = parts_for(block_count(s), threads);
+    int workers = threads_for(threads);
     pthread_mutex_lock(&pool.busy);
-    int failed = reserve(parts, BAND, (size_t)(s->in_band * s->inputs)) ||
-                 reserve(parts, PARTIAL, (size_t)(s->outputs * TILE_VECTORS * LANES));
+    int failed = reserve(workers, BAND, (size_t)(s->in_band * s->inputs)) ||
+                 reserve(workers, PARTIAL, (size_t)(s->outputs * TILE_VECTORS * LANES));
     if (!failed) {
         gather(index, s->active, weight);
-        run(forward_part, &job, parts);
+        run(forward_part, &job, blocks_of(s->images), workers, job.backwards);
     }
     pthread_mutex_unlock(&pool.busy);
     return failed;
@@ -564,18 +634,18 @@ static void add_bias(const float *gradient, int64_t plane, int64_t row, int64_t 
     }
 }
 
-static void backward_part(void *argument, int part, int parts) {
+static void backward_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     const ConvJob *job = argument;
     const Shape *s = job->shape;
-    float *band = scratch[part][BAND].data, *gradient = scratch[part][GRADIENT_BAND].data;
-    float *sums = scratch[part][SUMS].data;
+    float *band = scratch[thread][BAND].data, *gradient = scratch[thread][GRADIENT_BAND].data;
+    float *sums = scratch[chunk][SUMS].data;
     int64_t across = (s->width + s->stride - 1) / s->stride, down = (s->height + s->stride - 1) / s->stride;
     if (across < s->out_width) across = s->out_width;
     if (down < s->out_height) down = s->out_height;
     int64_t gradient_width = across + s->top + s->bottom, border = s->top + s->bottom;
     int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
     memset(sums, 0, (size_t)((s->active + s->outputs) * LANES) * sizeof(float));
-    EACH_BLOCK(n, block_count(s), part, parts, job->backwards) {
+    EACH_BLOCK(n, blocks_of(s->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(s->images, n);
         float *stats = job->sink->stats ? job->sink->stats + n * s->inputs * 3 * LANES : NULL;
         int first = 1;
@@ -602,7 +672,7 @@ static void backward_part(void *argument, int part, int parts) {
                 })
             }
             if (job->want_input) {
-                input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[part][PARTIAL].data, &first);
+                input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[thread][PARTIAL].data, &first);
             }
         }
     }
@@ -615,19 +685,20 @@ EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source
                             float *weight_gradient, float *bias_gradient, int64_t threads, int64_t backwards) {
     ConvJob job = {s, source, gradient, index, transposed, sink, (int)backwards, sink->out != NULL,
                    weight_gradient != NULL, bias_gradient != NULL};
-    int parts = parts_for(block_count(s), threads);
+    int workers = threads_for(threads);
+    int64_t chunks = chunks_for(blocks_of(s->images), workers);
     pthread_mutex_lock(&pool.busy);
-    int failed = reserve(parts, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
-                 reserve(parts, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
-                 reserve(parts, SUMS, (size_t)((s->active + s->outputs) * LANES)) ||
-                 (job.want_weight && reserve(parts, BAND, (size_t)(s->in_band * s->inputs)));
+    int failed = reserve(workers, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
+                 reserve(workers, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
+                 reserve(chunks, SUMS, (size_t)((s->active + s->outputs) * LANES)) ||
+                 (job.want_weight && reserve(workers, BAND, (size_t)(s->in_band * s->inputs)));
     if (!failed) {
         for (int64_t i = 0; job.want_input && i < s->stride * s->stride; i++) gather(transposed + i, counts[i], weight);
-        run(backward_part, &job, parts);
+        run(backward_part, &job, chunks, workers, job.backwards);
         for (int64_t i = 0; job.want_weight && i < s->active; i++) {
-            weight_gradient[index->pick[i]] = total(i, parts);
+            weight_gradient[index->pick[i]] = total(i, chunks);
         }
-        for (int64_t c = 0; job.want_bias && c < s->outputs; c++) bias_gradient[c] = total(s->active + c, parts);
+        for (int64_t c = 0; job.want_bias && c < s->outputs; c++) bias_gradient[c] = total(s->active + c, chunks);
     }
     pthread_mutex_unlock(&pool.busy);
     return failed;
@@ -658,12 +729,12 @@ ALWAYS V sink_vector(const Sink *k, V v, int64_t at, V gs, V gc, V gb, V center,
     return v;
 }
 
-static void pass_part(void *argument, int part, int parts) {
+static void pass_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
+    (void)thread;
     const PassJob *job = argument;
     const Sink *k = job->sink;
     float line[64 * LANES] __attribute__((aligned(64)));
-    int64_t blocks = (job->images + LANES - 1) / LANES;
-    EACH_BLOCK(n, blocks, part, parts, job->backwards) {
+    EACH_BLOCK(n, blocks_of(job->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(job->images, n);
         for (int64_t c = 0; c < job->channels; c++) {
             int64_t base = (n * job->channels + c) * job->plane;
@@ -713,7 +784,7 @@ EXPORT int zk_pass(int64_t images, int64_t channels, int64_t area, int64_t plane
                    const Sink *sink, float *pooled, int64_t threads, int64_t backwards) {
     PassJob job = {images, channels, area, plane, source, sink, pooled, (int)backwards};
     pthread_mutex_lock(&pool.busy);
-    run(pass_part, &job, parts_for((images + LANES - 1) / LANES, threads));
+    run(pass_part, &job, blocks_of(images), threads_for(threads), job.backwards);
     pthread_mutex_unlock(&pool.busy);
     return 0;
 }
@@ -788,10 +859,10 @@ static int64_t move_squares(const MoveJob *j, int64_t n) {
     return done;
 }
 
-static void move_part(void *argument, int part, int parts) {
+static void move_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     const MoveJob *j = argument;
-    int64_t blocks = (j->images + LANES - 1) / LANES;
-    EACH_BLOCK(n, blocks, part, parts, 0) {
+    (void)thread;
+    EACH_BLOCK(n, blocks_of(j->images), chunk, chunks, 0) {
         int64_t count = j->images - n * LANES < LANES ? j->images - n * LANES : LANES;
         int64_t done = j->sc == 1 && count == LANES ? move_squares(j, n) : 0;
         for (int64_t c = done; c < j->channels; c++) {
@@ -818,7 +889,7 @@ EXPORT int zk_move(const float *from, float *to, int64_t images, int64_t channel
                    int64_t plane, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into, int64_t threads) {
     MoveJob job = {from, to, images, channels, height, width, plane, sn, sc, sh, sw, (int)into};
     pthread_mutex_lock(&pool.busy);
-    run(move_part, &job, parts_for((images + LANES - 1) / LANES, threads));
+    run(move_part, &job, blocks_of(images), threads_for(threads), 0);
     pthread_mutex_unlock(&pool.busy);
     return 0;
 }
@@ -831,23 +902,27 @@ typedef struct {
     const float *gamma, *beta;
     float *running_mean, *running_var;
     float *mean, *rstd, *scale, *shift;              /* forward: y = scale * (z - mean) + shift */
-    float *gamma_gradient, *beta_gradient, *gz, *gb; /* backward: dz = scale * h + gz * (z - mean) + gb */
+    float *gamma_gradient, *beta_gradient;           /* NULL if not wanted */
+    float *gz, *gb;                                  /* backward: dz = scale * h + gz * (z - mean) + gb */
 } Norm;
 
 EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
-    int64_t blocks = (b->images + LANES - 1) / LANES;
+    int64_t blocks = blocks_of(b->images);
     double count = (double)b->images * (double)b->area;
     for (int64_t c = 0; c < b->channels; c++) {
-        double mean = 0, square = 0, seen = 0;
+        double mean = 0, square = 0, area = (double)b->area, share = 1 / area;
         for (int64_t n = 0; b->batch_statistics && n < blocks; n++) {
             const float *sum = stats + (n * b->channels + c) * 3 * LANES;
             for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
-                /* Chan's formula joins the moments of one image to those of the images before it. */
-                double area = (double)b->area, first = sum[LANES + lane] / area, here = sum[lane] + first;
-                double spread = sum[2 * LANES + lane] - first * sum[LANES + lane], gap = here - mean;
-                seen += area;
-                mean += gap * area / seen;
-                square += spread + gap * gap * area * (seen - area) / seen;
+                mean += sum[lane] + sum[LANES + lane] * share;
+            }
+        }
+        mean /= (double)b->images;
+        for (int64_t n = 0; b->batch_statistics && n < blocks; n++) { /* within each image, and between images */
+            const float *sum = stats + (n * b->channels + c) * 3 * LANES;
+            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
+                double first = sum[LANES + lane] * share, gap = sum[lane] + first - mean;
+                square += sum[2 * LANES + lane] - first * sum[LANES + lane] + gap * gap * area;
             }
         }
         double variance = square / count;
@@ -871,7 +946,7 @@ EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
 }
 
 EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
-    int64_t blocks = (b->images + LANES - 1) / LANES;
+    int64_t blocks = blocks_of(b->images);
     double count = (double)b->images * (double)b->area;
     for (int64_t c = 0; c < b->channels; c++) {
         double sum = 0, product = 0;
@@ -883,8 +958,8 @@ EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
             }
         }
         double gamma_gradient = product * b->rstd[c];
-        b->gamma_gradient[c] = (float)gamma_gradient;
-        b->beta_gradient[c] = (float)sum;
+        if (b->gamma_gradient) b->gamma_gradient[c] = (float)gamma_gradient;
+        if (b->beta_gradient) b->beta_gradient[c] = (float)sum;
         double gz = b->batch_statistics ? -(double)b->scale[c] * b->rstd[c] * gamma_gradient / count : 0;
         b->gz[c] = (float)gz;
         b->gb[c] = b->batch_statistics ? (float)(-(double)b->scale[c] * sum / count) : 0;
@@ -947,11 +1022,11 @@ static void row_norm_backward(const RowNorm *b, int64_t at, const float *gradien
     }
 }
 
-static void row_norm_part(void *argument, int part, int parts) {
+static void row_norm_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     const RowNorm *b = argument;
-    float *gradient = scratch[part][GRADIENT_BAND].data, *sums = scratch[part][SUMS].data;
+    float *gradient = scratch[thread][GRADIENT_BAND].data, *sums = scratch[chunk][SUMS].data;
     if (b->gradient) memset(sums, 0, (size_t)(b->channels * 2 * LANES) * sizeof(float));
-    EACH_BLOCK(n, (b->images + LANES - 1) / LANES, part, parts, 0) {
+    EACH_BLOCK(n, blocks_of(b->images), chunk, chunks, 0) {
         M lanes = real_lanes(b->images, n);
         int64_t base = n * b->channels * b->plane, row = b->area * LANES;
         if (b->gradient) {
@@ -965,14 +1040,15 @@ static void row_norm_part(void *argument, int part, int parts) {
 }
 
 EXPORT int zk_row_norm(const RowNorm *b, int64_t threads) {
-    int parts = parts_for((b->images + LANES - 1) / LANES, threads);
+    int workers = threads_for(threads);
+    int64_t chunks = chunks_for(blocks_of(b->images), workers);
     pthread_mutex_lock(&pool.busy);
-    int failed = b->gradient && (reserve(parts, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
-                                 reserve(parts, SUMS, (size_t)(b->channels * 2 * LANES)));
-    if (!failed) run(row_norm_part, (void *)b, parts);
+    int failed = b->gradient && (reserve(workers, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
+                                 reserve(chunks, SUMS, (size_t)(b->channels * 2 * LANES)));
+    if (!failed) run(row_norm_part, (void *)b, chunks, workers, 0);
     for (int64_t i = 0; !failed && b->gradient && i < 2 * b->channels; i++) {
         float *wanted = i % 2 ? b->beta_gradient : b->gamma_gradient;
-        if (wanted) wanted[i / 2] = total(i, parts);
+        if (wanted) wanted[i / 2] = total(i, chunks);
     }
     pthread_mutex_unlock(&pool.busy);
     return failed;

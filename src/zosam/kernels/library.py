@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .build import find_library
 
 Structure = ctypes.Structure
@@ -60,8 +62,23 @@ class Library:
         self.c.zk_move.argtypes = [p, p, *[i] * 11]
         self.c.zk_row_norm.argtypes = [p, i]
         self.c.zk_norm_forward.argtypes = self.c.zk_norm_backward.argtypes = [p, p]
+        self.c.zk_use_team.argtypes = [p]
+        self.team = torchs_team()
+        self.c.zk_use_team(self.team)
         self.lanes = int(self.c.zk_lanes())
         self.variant = self.c.zk_variant().decode()
+
+
+def torchs_team() -> int | None:
+    """Where torch's OpenMP runtime runs a function on its threads, which the kernels share; None if it has no such.
+
+    Nothing is linked: the symbol is looked up among the libraries that torch has loaded.
+    """
+    try:
+        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (OSError, AttributeError):  # another kind of runtime, or none
+        return None
+    return ctypes.cast(function, Pointer).value
 
 
 def disabled() -> bool:

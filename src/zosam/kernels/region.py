@@ -167,6 +167,8 @@ class _RegionFunction(torch.autograd.Function):
             run = Run(dict(zip(owner.keys, parameters, strict=True)), list(inputs))
             for call in holder.lease.forward:
                 call(run)
+            if run.counted:
+                torch._foreach_add_(run.counted, 1)
         if training:
             ctx.save_for_backward(*parameters)
             ctx.owner, ctx.count, ctx.holder = owner, count, holder

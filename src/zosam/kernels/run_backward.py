@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import library
-from .bound import VECTORS, Memory, Run, address
+from .bound import Memory, Run, address
 from .plan import Buffer, Conv, Enter, Leave
 from .plan_backward import BackOp, ConvBack, NormBack, PassBack, RowNormBack
 from .run_forward import Call, check, empty_plain, layout_for, move_in, move_out, row_norm
@@ -49,13 +49,13 @@ def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
 
 def _norm(memory: Memory, op: NormBack, **_: Any) -> Call:
     struct, sums, module = memory.norms[op.norm], memory.at(op.sums), op.norm.module
-    rows = {name: memory.vectors[op.norm][VECTORS.index(name)] for name in ("gamma_gradient", "beta_gradient")}
 
     def call(run: Run) -> None:
+        struct.gamma_gradient, struct.beta_gradient = (
+            address(run.gradients.get((module, name))) for name in ("weight", "bias")
+        )
         memory.lib.c.zk_norm_backward(byref(struct), sums)
-        for name, row in (("weight", rows["gamma_gradient"]), ("bias", rows["beta_gradient"])):
-            if (module, name) in run.gradients:
-                run.gradients[module, name].copy_(row)
+        struct.gamma_gradient = struct.beta_gradient = None
 
     return call
 

@@ -151,23 +151,27 @@ def _norm(memory: Memory, op: NormStep, **_: Any) -> Call:
     def call(run: Run) -> None:
         struct.gamma = address(run.parameter(module, "weight"))
         struct.beta = address(run.parameter(module, "bias"))
-        struct.running_mean, struct.running_var = address(module.running_mean), address(module.running_var)
+        buffers = module._buffers  # an attribute of a module is found the long way round
+        mean = buffers["running_mean"]
+        struct.running_mean, struct.running_var = address(mean), address(buffers["running_var"])
         struct.eps = module.eps
-        struct.batch_statistics = int(module.training or module.running_mean is None)
-        struct.momentum = tracking(module)
+        struct.batch_statistics = int(module.training or mean is None)
+        struct.momentum = tracking(module, run)
         memory.lib.c.zk_norm_forward(byref(struct), sums)
 
     return call
 
 
-def tracking(module: nn.BatchNorm2d) -> float:
+def tracking(module: nn.BatchNorm2d, run: Run) -> float:
     """How far this pass moves the running statistics, as nn.BatchNorm2d decides it; -1 for not at all."""
-    if not module.training or not module.track_running_stats or module.running_mean is None:
+    buffers = module._buffers
+    if not module.training or not module.track_running_stats or buffers["running_mean"] is None:
         return -1.0
-    if module.num_batches_tracked is not None:
-        module.num_batches_tracked.add_(1)
+    count = buffers["num_batches_tracked"]
+    if count is not None:
+        run.counted.append(count)
         if module.momentum is None:
-            return 1.0 / float(module.num_batches_tracked)
+            return 1.0 / (float(count) + sum(c is count for c in run.counted))
     return 0.0 if module.momentum is None else float(module.momentum)
 
 

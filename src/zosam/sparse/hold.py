@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.ranks import Ranks, current
-from zosam.sharded import shared_like, whole
+from zosam.sharded import local, shared_like, whole
 
 Masks = dict[str, Tensor]
 
@@ -166,9 +166,9 @@ class Hold:
             )
 
     def _mask(self, tensors: Mapping[str, Tensor | None]) -> None:
-        present = [(t, self.masks[n]) for n, t in tensors.items() if t is not None]
-        if present:
-            torch._foreach_mul_([t for t, _ in present], [m for _, m in present])
+        present = [(local(t), local(self.masks[n])) for n, t in tensors.items() if t is not None]
+        if present:  # a product with bytes is several times faster than one with bools
+            torch._foreach_mul_([t for t, _ in present], [m.view(torch.uint8) for _, m in present])
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
