@@ -323,7 +323,7 @@ static int threads_for(int64_t threads) {
 
 /* In how many chunks blocks are summed: enough that threads can help each other, few enough to be joined quickly. */
 static int64_t chunks_for(int64_t blocks, int threads) {
-    int64_t most = threads > 1 ? 4 * threads : 1;
+    int64_t most = threads > 1 ? 2 * threads : 1;
     return blocks < most ? blocks : most;
 }
 
