@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
-from zosam.kernels import doctor
+from zosam.kernels import library
+from zosam.kernels.choose import cpu_name
 
 
 def machine() -> dict[str, Any]:
     """What belongs beside every figure."""
-    return {"cpu": doctor()[0], "kernels": doctor()[1], "torch": torch.__version__, "python": platform.python_version()}
+    lib = library.load()
+    kernels = f"{lib.variant}, {lib.lanes} images per vector" if lib else "none"
+    return {"cpu": cpu_name(), "kernels": kernels, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def has_bf16() -> bool:
