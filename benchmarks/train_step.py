@@ -119,7 +119,9 @@ def serve(pipe: Connection, network: str, level: float, threads: int, cpu: bool,
         pipe.send(clock() - began)
 
 
-def compare(network: str, level: float, threads: list[int], rounds: int, cpu: bool, bf16: bool) -> dict[str, Any]:
+def compare(
+    network: str, level: float, threads: list[int], rounds: int, only: list[str], cpu: bool, bf16: bool
+) -> dict[str, Any]:
     """Of every contestant at one sparsity: ratio to dense SGD on as many threads, milliseconds, gain by threads."""
     context = get_context("spawn")
     pipes: dict[int, Connection] = {}
@@ -128,7 +130,7 @@ def compare(network: str, level: float, threads: list[int], rounds: int, cpu: bo
         context.Process(target=serve, args=(other, network, level, n, cpu, bf16), daemon=True).start()
         other.close()  # so that the end of the process ends our waiting for it
     told = {n: pipe.recv() for n, pipe in pipes.items()}
-    names = told[threads[0]][0]
+    names = [who for who in told[threads[0]][0] if not only or who in only]
     took: dict[tuple[str, int], list[float]] = {(who, n): [] for who in names for n in threads}
     for _ in range(rounds):
         for who, n in took:
@@ -153,10 +155,11 @@ def compare(network: str, level: float, threads: list[int], rounds: int, cpu: bo
 
 def show(head: str, found: dict[str, Any], threads: list[int]) -> None:
     """One line per contestant."""
+    names = list(found["ratio"][threads[0]])
     columns = [f"{n} thread{'s' * (n > 1)}" for n in threads]
     gain = [f"{threads[-1]} threads / {threads[0]}"] if len(threads) > 1 else []
-    print(f"\n{head}: dense SGD time / time\n{'':22}" + "".join(f"{c:>22}" for c in [*columns, *gain]), flush=True)
-    for who in found["ratio"][threads[0]]:
+    print(f"\n{head}: {names[0]} time / time\n{'':22}" + "".join(f"{c:>22}" for c in [*columns, *gain]), flush=True)
+    for who in names:
         cells = [f"{found['ratio'][n][who]:.2f} {found['milliseconds'][n][who]:9.1f} ms" for n in threads]
         cells += [f"{found['gain by threads'][who]:.2f}"] if gain else []
         print(f"  {who:20}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
@@ -168,6 +171,7 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.98])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", nargs="*", default=[], help="some contestants, by name; ratios are to the first")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--bf16", action="store_true", default=has_bf16(), help="dense bf16 where it is emulated too")
     parser.add_argument("--out", type=Path)
@@ -182,7 +186,7 @@ def main() -> None:
         _, batch, pixels = NETWORKS[network]
         levels: dict[str, Any] = {}
         for level in arguments.sparsity:
-            found = compare(network, level, arguments.threads, arguments.rounds, cpu, arguments.bf16)
+            found = compare(network, level, arguments.threads, arguments.rounds, arguments.only, cpu, arguments.bf16)
             show(f"{network}, batch {batch}, {level:.0%} sparse", found, arguments.threads)
             levels[f"{level:.0%}"] = found
         record["networks"][network] = {"batch": batch, "pixels": pixels, "sparsity": levels}

@@ -55,6 +55,7 @@ class SharpnessAware(Optimizer):
     per_rank: bool = False  # whether each rank climbs along the gradient of its own part of the batch
     _space: Coordinates | None
     _home: Home | None
+    _last: Home | None  # where they came back to in this step: the next displacement need not read them again
     _within: bool  # a step is being taken
     _looked: bool  # and its coordinates were looked after
     _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
@@ -303,8 +304,9 @@ class SharpnessAware(Optimizer):
         return [p for g in self.param_groups for p in g["params"]]
 
     def _displace(self, direction: Direction, by: float | None = None) -> None:
-        space = self.coordinates
-        here = space.read()
+        space, last = self.coordinates, self._last
+        known = last is not None and last.space is space and last.written == space.versions()
+        here = last.weights if last is not None and known else space.read()
         radius = self._radius() if by is None else by
         home = Home(space, here, []) if self._home is None else self._home
         self._home = home
@@ -319,7 +321,8 @@ class SharpnessAware(Optimizer):
 
     def _come_home(self) -> None:
         if self._home is not None:
-            self._home.space.write_where(self._home.weights, self._home.written)
+            back = self._home.space.write_where(self._home.weights, self._home.written)
+            self._last = self._home._replace(written=self._home.space.versions()) if back and self._within else None
             self._home = None
 
     def _radius(self) -> float | Tensor:
@@ -365,13 +368,14 @@ class SharpnessAware(Optimizer):
                 raise
             finally:
                 self._within = self._looked = False
+                self._last = None
         for name, count in self.passes.items():
             self._note(f"{name}_passes", count - before[name])
 
     def _forget(self) -> None:
         self._passes = Passes(self._parameters, self.per_sample, lambda: self.ranks)
         self._memory = Memory()
-        self._space = self._home = None
+        self._space = self._home = self._last = None
         self._within = self._looked = False
         self._ascended = False
 

@@ -68,18 +68,22 @@ class Coordinates:
         """A number for each parameter that changes with every write to it."""
         return [_version(p) for p in self.params] if self._sharded else [p._version for p in self.params]
 
-    def write_where(self, vector: Tensor, versions: list[int]) -> None:
-        """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now."""
+    def write_where(self, vector: Tensor, versions: list[int]) -> bool:
+        """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now.
+
+        Whether all were as they had been left; then the weights are the vector.
+        """
         places = zip(self._parts, self._views, strict=True)
         if not self._sharded and versions == self.versions() and all(p.data_ptr() == v.data_ptr() for p, v in places):
             self.write(vector)
-            return
+            return True
         parts = vector.split(self.sizes)
         for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
             if local(p).data_ptr() != view.data_ptr():  # moved, as by model.to()
                 self._put(i, p.detach(), parts[i])
             elif not versions or _version(p) == versions[i]:
                 self._set(i, view, parts[i])
+        return False
 
     def gather(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """The active entries of tensors shaped like the parameters; None stands for zeros."""
