@@ -45,6 +45,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "ZO-SAM": lambda base: ZOSAM(base, rho=0.05),
     "ZO-SAM fast": lambda base: ZOSAM.fast(base, rho=0.05),
 }
+EVERYBODY = ["dense SGD", "dense SGD bf16", "masked-dense ZO-SAM", *KINDS]
 
 
 def dense(network: str, bf16: bool = False) -> Step:
@@ -171,7 +172,7 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.98])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", nargs="*", default=[], help="some contestants, by name; ratios are to the first")
+    parser.add_argument("--only", nargs="*", default=[], choices=EVERYBODY, help="ratios are to the first of these")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--bf16", action="store_true", default=has_bf16(), help="dense bf16 where it is emulated too")
     parser.add_argument("--out", type=Path)

@@ -166,6 +166,24 @@ def test_displacements_nest():
     assert not optimizer.is_displaced
 
 
+def test_a_second_displacement_of_a_step_sees_what_was_written_since_the_first():
+    model, found = net(), []
+
+    class Twice(SAM):
+        def climb(self, closure):
+            u = torch.ones(len(self.coordinates))
+            for _ in range(2):
+                with self.displaced(u, by=0.5):
+                    found.append(flat(model))
+                next(model.parameters()).add_(1)
+
+    before, first = flat(model), next(model.parameters()).numel()
+    Twice(torch.optim.SGD(model.parameters(), lr=0.0)).step(lambda: loss_of(model))
+    assert torch.equal(found[0], before + 0.5)
+    before[:first] += 1
+    assert torch.equal(found[1], before + 0.5)
+
+
 def test_restore_leaves_what_somebody_else_has_written():
     model = net()
     good = {k: v + 1 for k, v in model.state_dict().items()}

@@ -286,7 +286,8 @@ static void run(Work work, void *job, int64_t chunks, int threads, int backwards
 /* Scratch memory, kept between calls: sums for each chunk, the rest for each thread.  Calls are serialised by
  * pool.busy. */
 enum { BAND, GRADIENT_BAND, SUMS, PARTIAL, SLOTS };
-#define MAX_SUMS (4 * MAX_THREADS)
+#define SUMS_PER_THREAD 2
+#define MAX_SUMS (SUMS_PER_THREAD * MAX_THREADS)
 static struct { float *data; size_t size; } scratch[MAX_SUMS][SLOTS];
 
 static int reserve(int64_t count, int slot, size_t floats) {
@@ -323,7 +324,7 @@ static int threads_for(int64_t threads) {
 
 /* In how many chunks blocks are summed: enough that threads can help each other, few enough to be joined quickly. */
 static int64_t chunks_for(int64_t blocks, int threads) {
-    int64_t most = threads > 1 ? 2 * threads : 1;
+    int64_t most = threads > 1 ? SUMS_PER_THREAD * threads : 1;
     return blocks < most ? blocks : most;
 }
 

@@ -305,8 +305,8 @@ class SharpnessAware(Optimizer):
 
     def _displace(self, direction: Direction, by: float | None = None) -> None:
         space, last = self.coordinates, self._last
-        known = last is not None and last.space is space and last.written == space.versions()
-        here = last.weights if last is not None and known else space.read()
+        untouched = last is not None and last.space is space and last.written == space.versions()
+        here = last.weights if last is not None and untouched else space.read()
         radius = self._radius() if by is None else by
         home = Home(space, here, []) if self._home is None else self._home
         self._home = home
