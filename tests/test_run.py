@@ -220,8 +220,8 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path):
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     process = zosam_train(tmp_path)
     folder = tmp_path / SMALL.folder
-    while not files.checkpoints(folder) and process.poll() is None:
-        time.sleep(0.02)
+    while not (folder / "record.json").exists() and process.poll() is None:
+        time.sleep(0.02)  # written after the first checkpoint
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=120)[0].decode()
     if process.returncode == 0:
