@@ -42,6 +42,9 @@
 
 typedef float V __attribute__((vector_size(LANES * 4)));
 typedef int32_t M __attribute__((vector_size(LANES * 4)));
+typedef double D __attribute__((vector_size(LANES * 4))); /* half as many numbers, in a register as wide */
+typedef int64_t N __attribute__((vector_size(LANES * 4)));
+#define HALF (LANES / 2)
 
 #define ALWAYS static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -87,6 +90,19 @@ ALWAYS V gelu(V x) {
 ALWAYS V gelu_slope(V x) {
     V below, density = normal(x, &below);
     return below + x * density;
+}
+
+ALWAYS D wide(const float *p) { /* HALF numbers */
+    typedef float H __attribute__((vector_size(LANES * 2)));
+    return __builtin_convertvector(*(const H *)p, D);
+}
+
+ALWAYS D where(N mask, D v) { return (D)((N)v & mask); }
+
+ALWAYS double across(D v) {
+    double sum = 0;
+    UNROLL for (int i = 0; i < HALF; i++) sum += v[i];
+    return sum;
 }
 
 ALWAYS float or_one(const float *p, int64_t c) { return p ? p[c] : 1.0f; }
@@ -306,14 +322,12 @@ static int reserve(int64_t count, int slot, size_t floats) {
 
 /* Vector i of the sums of all chunks, as one number. */
 static float total(int64_t i, int64_t chunks) {
-    typedef double D __attribute__((vector_size(LANES * 8)));
     D all = {};
-    double sum = 0;
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        all += __builtin_convertvector(load(scratch[chunk][SUMS].data + i * LANES), D);
+        const float *sums = scratch[chunk][SUMS].data + i * LANES;
+        all += wide(sums) + wide(sums + HALF);
     }
-    for (int lane = 0; lane < LANES; lane++) sum += all[lane];
-    return (float)sum;
+    return (float)across(all);
 }
 
 static int64_t blocks_of(int64_t images) { return (images + LANES - 1) / LANES; }
@@ -679,6 +693,20 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
     }
 }
 
+typedef struct {
+    float *gradient;
+    const int32_t *pick;
+    int64_t active, sums; /* chunks that were summed */
+} JoinJob;
+
+static void join_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
+    (void)thread;
+    const JoinJob *j = argument;
+    for (int64_t i = j->active * chunk / chunks; i < j->active * (chunk + 1) / chunks; i++) {
+        j->gradient[j->pick[i]] = total(i, j->sums);
+    }
+}
+
 /* `transposed` has stride * stride indices, one per parity of the input pixel, with `counts` weights each.
  * `weight_gradient` has the layout of `weight`; only active positions are written.  Any gradient may be NULL. */
 EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source *source, const Index *index,
@@ -696,9 +724,8 @@ EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source
     if (!failed) {
         for (int64_t i = 0; job.want_input && i < s->stride * s->stride; i++) gather(transposed + i, counts[i], weight);
         run(backward_part, &job, chunks, workers, job.backwards);
-        for (int64_t i = 0; job.want_weight && i < s->active; i++) {
-            weight_gradient[index->pick[i]] = total(i, chunks);
-        }
+        JoinJob join = {weight_gradient, index->pick, s->active, chunks};
+        if (job.want_weight) run(join_part, &join, 1 + s->active / 512, workers, 0);
         for (int64_t c = 0; job.want_bias && c < s->outputs; c++) bias_gradient[c] = total(s->active + c, chunks);
     }
     pthread_mutex_unlock(&pool.busy);
@@ -907,25 +934,36 @@ typedef struct {
     float *gz, *gb;                                  /* backward: dz = scale * h + gz * (z - mean) + gb */
 } Norm;
 
+/* The lanes from `half` on that hold an image, HALF of them. */
+ALWAYS N real_half(int64_t images, int64_t block, int64_t half) {
+    N mask;
+    for (int i = 0; i < HALF; i++) mask[i] = block * LANES + half + i < images ? -1 : 0;
+    return mask;
+}
+
 EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
-    int64_t blocks = blocks_of(b->images);
-    double count = (double)b->images * (double)b->area;
-    for (int64_t c = 0; c < b->channels; c++) {
-        double mean = 0, square = 0, area = (double)b->area, share = 1 / area;
-        for (int64_t n = 0; b->batch_statistics && n < blocks; n++) {
-            const float *sum = stats + (n * b->channels + c) * 3 * LANES;
-            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
-                mean += sum[lane] + sum[LANES + lane] * share;
+    int64_t blocks = b->batch_statistics ? blocks_of(b->images) : 0, next = b->channels * 3 * LANES;
+    double count = (double)b->images * (double)b->area, area = (double)b->area, share = 1 / area;
+    for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
+        D means = {}, squares = {};
+        for (int64_t half = 0; half < LANES; half += HALF) {
+            N full = (N){} - 1, last = real_half(b->images, blocks - 1, half);
+            const float *sum = stats + half;
+            for (int64_t n = 0; n < blocks; n++, sum += next) {
+                means += where(n < blocks - 1 ? full : last, wide(sum) + wide(sum + LANES) * share);
             }
         }
-        mean /= (double)b->images;
-        for (int64_t n = 0; b->batch_statistics && n < blocks; n++) { /* within each image, and between images */
-            const float *sum = stats + (n * b->channels + c) * 3 * LANES;
-            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
-                double first = sum[LANES + lane] * share, gap = sum[lane] + first - mean;
-                square += sum[2 * LANES + lane] - first * sum[LANES + lane] + gap * gap * area;
+        double mean = across(means) / (double)b->images;
+        for (int64_t half = 0; half < LANES; half += HALF) { /* within each image, and between images */
+            N full = (N){} - 1, last = real_half(b->images, blocks - 1, half);
+            const float *sum = stats + half;
+            for (int64_t n = 0; n < blocks; n++, sum += next) {
+                D all = wide(sum + LANES), first = all * share, gap = wide(sum) + first - mean;
+                D square = wide(sum + 2 * LANES) - first * all + gap * gap * area;
+                squares += where(n < blocks - 1 ? full : last, square);
             }
         }
+        double square = across(squares);
         double variance = square / count;
         if (b->batch_statistics && b->momentum >= 0) {
             double unbiased = square / (count - 1);
@@ -947,17 +985,20 @@ EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
 }
 
 EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
-    int64_t blocks = blocks_of(b->images);
+    int64_t blocks = blocks_of(b->images), next = b->channels * 3 * LANES;
     double count = (double)b->images * (double)b->area;
-    for (int64_t c = 0; c < b->channels; c++) {
-        double sum = 0, product = 0;
-        for (int64_t n = 0; n < blocks; n++) {
-            const float *part = stats + (n * b->channels + c) * 3 * LANES;
-            for (int lane = 0; lane < LANES && n * LANES + lane < b->images; lane++) {
-                sum += part[LANES + lane];
-                product += part[2 * LANES + lane];
+    for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
+        D sums = {}, products = {};
+        for (int64_t half = 0; half < LANES; half += HALF) {
+            N full = (N){} - 1, last = real_half(b->images, blocks - 1, half);
+            const float *part = stats + half;
+            for (int64_t n = 0; n < blocks; n++, part += next) {
+                N images = n < blocks - 1 ? full : last;
+                sums += where(images, wide(part + LANES));
+                products += where(images, wide(part + 2 * LANES));
             }
         }
+        double sum = across(sums), product = across(products);
         double gamma_gradient = product * b->rstd[c];
         if (b->gamma_gradient) b->gamma_gradient[c] = (float)gamma_gradient;
         if (b->beta_gradient) b->beta_gradient[c] = (float)sum;
