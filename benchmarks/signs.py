@@ -1,17 +1,18 @@
-"""How often probes on part of a batch choose the sign that the whole batch would choose.
+"""How often probes choose the sign that the whole batch would choose: on part of it, or on the batch before.
 
-    python benchmarks/signs.py [--model resnet20:stem_stride=2] [--data cifar10] [--trials 400] [--out results/signs.json]
+    python benchmarks/signs.py [--model resnet20:stem_stride=2] [--data cifar10] [--trials 400] [--out signs.json]
 
 A network is trained first, 90 % sparse by RigL under SGD (in `runs`, once). Then, for each of many batches of 128 and
-random directions u, the difference L(θ + ρu) − L(θ − ρu) is taken on the whole batch and on every n-th picture of it.
-A coin agrees half of the time. Beside it stands what the two probes cost, in forward passes of the whole batch.
+random directions u, the sign of L(θ + ρu) − L(θ − ρu) on the whole batch is compared with that on every n-th picture of
+it, or of the batch before, as where a perturbation is kept for two steps. A coin agrees half of the time. Beside it
+stands what the two probes cost, in forward passes of the whole batch.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +21,51 @@ from torch import Tensor
 
 from zosam import ZOSAM
 from zosam.files import write_json
+from zosam.optim.directions import drawn, made
+from zosam.optim.passes import Closure
 from zosam.run import Run, load_data, made_with, run
 from zosam.train import classification
 
-PARTS = (2, 4, 8, 16, 32)
+CHOICES = [(0, 2), (0, 4), (0, 8), (0, 12), (0, 16), (1, 1), (1, 8)]  # so many batches ago, every n-th picture
 
 
-def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -> dict[int, float]:
-    """For each n, how often every n-th picture of the batch agrees with all of it."""
+def batches(what: Run, data_dir: str | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The training batches of a run, one after another, for ever."""
+    source, epoch = load_data(what, data_dir).train, what.epochs
+    while True:
+        yield from source.epoch(epoch)
+        epoch += 1
+
+
+def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -> dict[tuple[int, int], float]:
+    """How often each of the choices is that of the whole batch."""
     record = run(what, data_dir=data_dir)
-    source = load_data(what, data_dir)
     model = record.load().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    base = torch.optim.SGD(model.parameters(), lr=what.lr)
-    optimizer = ZOSAM(base, what.rho, distribution=distribution, seed=what.seed)
+    optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), what.rho, seed=what.seed)
     masks = record.masks()
     optimizer.masks = {p: masks[name] for name, p in model.named_parameters() if name in masks}
-    agree = dict.fromkeys(PARTS, 0)
-    epoch = what.epochs
-    batches = source.train.epoch(epoch)
-    for trial in range(trials):
-        batch = next(batches, None)
-        if batch is None:
-            epoch += 1
-            batches = source.train.epoch(epoch)
-            batch = next(batches)
-        closure = classification(model, *batch)
-        optimizer.steps = trial  # another direction each time
-        u = optimizer.unit(optimizer._draw(0, "0"))
+    space = optimizer.coordinates
 
-        def difference(n: int, closure: Any = closure, u: Tensor = u) -> float:
-            losses = []
-            for sign in (1, -1):
-                with torch.no_grad(), optimizer.displaced(u, by=sign * what.rho):
-                    losses.append(float(optimizer.evaluate(closure, slice(None, None, n)).double()))
-            return losses[0] - losses[1]
+    @torch.no_grad()
+    def rises(closure: Closure, u: Tensor, n: int) -> bool:
+        losses = []
+        for sign in (1, -1):
+            with optimizer.displaced(u, by=sign * what.rho):
+                losses.append(float(optimizer.evaluate(closure, slice(None, None, n)).double()))
+        return losses[0] > losses[1]
 
-        whole = difference(1)
-        for n in PARTS:
-            agree[n] += (difference(n) > 0) == (whole > 0)
-    return {n: agree[n] / trials for n in PARTS}
+    agree = dict.fromkeys(CHOICES, 0)
+    closures = (classification(model, x, y) for x, y in batches(what, data_dir))
+    before = next(closures)
+    for trial, now in zip(range(trials), closures, strict=False):
+        optimizer.steps = trial  # each step has directions of its own
+        u = torch.cat(list(drawn(space, distribution, optimizer.generator())))
+        u = optimizer.unit(made(u, space.dtype))
+        whole = rises(now, u, 1)
+        for ago, n in CHOICES:
+            agree[ago, n] += rises((now, before)[ago], u, n) == whole
+        before = now
+    return {choice: count / trials for choice, count in agree.items()}
 
 
 def main() -> None:
@@ -73,12 +80,15 @@ def main() -> None:
     a = parser.parse_args()
     what = Run(model=a.model, data=a.data, epochs=a.epochs, optimizer="sgd", batch_size=128)
     found = agreement(what, a.data_dir, a.trials, a.distribution)
-    print(f"{a.model} on {a.data}, {a.trials} batches of 128, rho {what.rho}\n{'part':>6} {'agree':>7} {'95 %':>8} cost")
-    for n, share in found.items():
+    print(f"{a.model} on {a.data}, {a.trials} batches of 128, rho {what.rho}\n{'':24}  agree    95 %   cost")
+    rows = []
+    for (ago, n), share in found.items():
+        name = f"1/{n} of " + ("the batch before" if ago else "the batch")
         error = 1.96 * math.sqrt(share * (1 - share) / a.trials)
-        print(f"  1/{n:<3} {100 * share:6.1f}% ±{100 * error:5.1f}% {2 / n:.3f}")
+        print(f"{name:24} {100 * share:5.1f} % ± {100 * error:.1f} % {2 / n:6.3f}")
+        rows.append({"batches_ago": ago, "part": 1 / n, "agree": share, "error": error, "forward_passes": 2 / n})
     if a.out:
-        write_json(a.out, {"made_with": made_with(), "run": what.changed(), "trials": a.trials, "agreement": found})
+        write_json(a.out, {"made_with": made_with(), "run": what.changed(), "trials": a.trials, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def test_noise_mixes_a_random_direction_in():
 
 def test_fast_is_a_preset():
     optimizer = ZOSAM.fast(torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1), rho=0.2)
-    assert optimizer.passes_per_step()["forward"] == 1 + 2 / 12
+    assert optimizer.passes_per_step()["forward"] == 1 + 2 / 8 / 2
     assert optimizer._rhos() == [0.2]
 
 
