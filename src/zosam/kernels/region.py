@@ -63,7 +63,7 @@ class Program:
 
 
 class KernelRegion:
-    """Runs a region on the kernels; called like the nodes that it stands for."""
+    """Runs a region on the kernels; called like the nodes that it stands for, or raises Unsupported."""
 
     def __init__(self, lib: Library, layers: Layers, region: Region, dense: set[nn.Module]) -> None:
         self.lib, self.layers, self.region, self.dense = lib, layers, region, dense
@@ -97,7 +97,7 @@ class KernelRegion:
         return images, Lowering(self.region, sizes, self.dense).lower()
 
     def __call__(self, *inputs: Tensor) -> Any:
-        parameters = [_dense_in_memory(getattr(m, name)) for m, name in self.keys]
+        parameters = [_dense_in_memory(p) for p in self.ready(inputs)]
         shaped = [self._enter(x) for x in inputs]
         outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
         outputs = tuple(self._leave(y, inputs[0]) for y in outputs)
@@ -118,8 +118,8 @@ class KernelRegion:
         rows = y.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
         return rows[: x.shape[:-1].numel()].view(*x.shape[:-1], y.shape[1])
 
-    def ready(self, inputs: Sequence[Tensor]) -> None:
-        """Raise Unsupported unless the kernels can take these inputs and the parameters as they are now."""
+    def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The parameters; raises Unsupported unless the kernels can take these inputs and parameters as they are now."""
         rank = 4 if self.region.kind == "image" else 2
         for x in inputs:
             if not isinstance(x, Tensor) or not _holds_data(x):
@@ -130,13 +130,13 @@ class KernelRegion:
                 raise Unsupported("input")
             if x.dim() != 4 and self.region.kind == "image":
                 raise Unsupported("input")
-        for m, name in self.keys:
-            p = getattr(m, name)
-            if p.dtype != torch.float32 or p.device.type != "cpu" or not _holds_data(p):
-                raise Unsupported(name)
-        for m in self.modules:
-            if isinstance(m, nn.BatchNorm2d) and m.training and inputs[0].shape[0] < 2:
-                raise Unsupported("one image")
+        parameters = [getattr(m, name) for m, name in self.keys]
+        for p in parameters:
+            if p.dtype != torch.float32 or not p.is_cpu or not _holds_data(p):
+                raise Unsupported("parameter")
+        if inputs[0].shape[0] < 2 and any(isinstance(m, nn.BatchNorm2d) and m.training for m in self.modules):
+            raise Unsupported("one image")
+        return parameters
 
 
 def _holds_data(tensor: Tensor) -> bool:

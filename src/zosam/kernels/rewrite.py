@@ -40,7 +40,6 @@ class Switch(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         if self.wins:
             try:
-                self.kernels.ready(inputs)
                 return self.kernels(*inputs)
             except Unsupported:
                 pass
