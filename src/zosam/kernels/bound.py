@@ -37,8 +37,7 @@ class Run:
     def parameter(self, module: nn.Module, name: str) -> Tensor | None:
         """What stands for a parameter in this run; fixed layers bring their own."""
         given = self.parameters.get((module, name))
-        own: Tensor | None = getattr(module, name) if given is None else given
-        return own
+        return module._parameters[name] if given is None else given  # the short way to an attribute of a module
 
     def weight(self, module: nn.Module) -> Tensor:
         weight = self.parameter(module, "weight")

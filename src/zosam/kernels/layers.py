@@ -19,6 +19,24 @@ class Masks(Protocol):
     masks: dict[str, Tensor]
 
 
+class Indexed:
+    """The index of one layer on one input size: rebuilt when its mask or the layout of its weight has changed."""
+
+    def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry) -> None:
+        self.layers, self.module, self.geometry = layers, module, geometry
+        self._state: tuple[Any, ...] | None = None
+
+    def index(self, weight: Tensor) -> LayerIndex:
+        """The index for the present pattern."""
+        mask = self.layers.mask(self.module)
+        state = (id(mask), mask._version if mask is not None else 0, weight.stride())
+        if state != self._state:
+            active = torch.ones(weight.shape, dtype=torch.bool) if mask is None else mask
+            self._index = LayerIndex(self.geometry, active, weight.stride(), self.layers.lib.lanes)
+            self._state = state
+        return self._index
+
+
 class Layers:
     """Finds the mask of a layer and keeps one index per layer and input size."""
 
@@ -26,7 +44,7 @@ class Layers:
         self.lib, self.sparse = lib, sparse
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.names = {m: names.get(id(getattr(m, "weight", None)), "") for m in model.modules()}
-        self._kept: dict[tuple[nn.Module, Geometry], tuple[Any, LayerIndex]] = {}
+        self._indexed: dict[tuple[nn.Module, Geometry], Indexed] = {}
 
     def plane(self, height: int, width: int) -> int:
         return index.plane(height, width, self.lib.lanes)
@@ -49,13 +67,6 @@ class Layers:
         asks = getattr(self.sparse, "needs_dense_gradient", None)
         return bool(asks()) if asks is not None else False
 
-    def index(self, module: nn.Module, geometry: Geometry, weight: Tensor) -> LayerIndex:
-        """The index for the present pattern; rebuilt when the mask or the weight's layout has changed."""
-        mask = self.mask(module)
-        state = (id(mask), mask._version if mask is not None else 0, weight.stride())
-        known = self._kept.get((module, geometry))
-        if known is None or known[0] != state:
-            active = torch.ones(weight.shape, dtype=torch.bool) if mask is None else mask
-            known = (state, LayerIndex(geometry, active, weight.stride(), self.lib.lanes))
-            self._kept[module, geometry] = known
-        return known[1]
+    def indexed(self, module: nn.Module, geometry: Geometry) -> Indexed:
+        """The keeper of a layer's index, the same for all programs."""
+        return self._indexed.setdefault((module, geometry), Indexed(self, module, geometry))

@@ -119,7 +119,7 @@ class KernelRegion:
         return rows[: x.shape[:-1].numel()].view(*x.shape[:-1], y.shape[1])
 
     def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The parameters; raises Unsupported unless the kernels can take these inputs and parameters as they are now."""
+        """The parameters; Unsupported is raised unless the kernels can take them and these inputs as they are now."""
         rank = 4 if self.region.kind == "image" else 2
         for x in inputs:
             if not isinstance(x, Tensor) or not _holds_data(x):
@@ -130,10 +130,12 @@ class KernelRegion:
                 raise Unsupported("input")
             if x.dim() != 4 and self.region.kind == "image":
                 raise Unsupported("input")
-        parameters = [getattr(m, name) for m, name in self.keys]
-        for p in parameters:
-            if p.dtype != torch.float32 or not p.is_cpu or not _holds_data(p):
-                raise Unsupported("parameter")
+        parameters: list[Tensor] = []
+        for m, name in self.keys:
+            p = m._parameters[name]  # as getattr would find it, in less time
+            if p is None or p.dtype != torch.float32 or not p.is_cpu or not _holds_data(p):
+                raise Unsupported(name)
+            parameters.append(p)
         if inputs[0].shape[0] < 2 and any(isinstance(m, nn.BatchNorm2d) and m.training for m in self.modules):
             raise Unsupported("one image")
         return parameters

@@ -96,7 +96,7 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
     gradient = memory.gradient(op.parts, op.store)
     source, joint = memory.source(op.source)
     sink = memory.sink(op.sink)
-    module, geometry = op.conv.module, op.conv.geometry
+    module, indexed = op.conv.module, memory.layers.indexed(op.conv.module, op.conv.geometry)
     function = memory.lib.c.zk_conv_backward
 
     def call(run: Run) -> None:
@@ -106,7 +106,7 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
         if wanted is not None and run.dense_gradient:
             _dense_weight_gradient(memory, op, run, wanted)
             wanted = None
-        index = memory.layers.index(module, geometry, weight)
+        index = indexed.index(weight)
         index.shape.images = memory.images
         check(
             function(

@@ -87,7 +87,7 @@ def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
         return _dense(memory, op)
     source, joint = memory.source(op.source, op.made)
     sink = library.Sink(out=memory.at(op.out), add=memory.at(op.add), stats=memory.at(op.sums))
-    module, geometry = op.module, op.geometry
+    module, indexed = op.module, memory.layers.indexed(op.module, op.geometry)
     function = memory.lib.c.zk_conv_forward
 
     def call(run: Run) -> None:
@@ -95,7 +95,7 @@ def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
         bias = run.parameter(module, "bias")
         sink.bias = address(bias)
         memory.join(op.source, joint)
-        index = memory.layers.index(module, geometry, weight)
+        index = indexed.index(weight)
         index.shape.images = memory.images
         check(
             function(
