@@ -301,6 +301,20 @@ def test_fast_is_a_preset():
     assert optimizer._rhos() == [0.2]
 
 
+def test_fast_probes_on_an_eighth_of_the_batch_in_every_other_step():
+    w, x, seen = nn.Parameter(torch.ones(3)), torch.randn(16, 3), []
+    optimizer = ZOSAM.fast(torch.optim.SGD([w], lr=0.1), rho=0.2)
+
+    def closure(keep=slice(None)):
+        seen.append(len(x[keep]))
+        return (x[keep] @ w).square().mean()
+
+    for _ in range(4):
+        optimizer.step(closure)
+    assert seen == [2, 2, 16, 16] * 2
+    assert optimizer.passes == {"forward": 4.5, "backward": 4.0}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
