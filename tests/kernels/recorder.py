@@ -1,4 +1,4 @@
-"""Records every call of the C interface with the memory that it touches, before and after.
+"""Records every call of the kernels with the memory that it touches, before and after.
 
 A call becomes an image: the blocks of memory that its arguments lead to, one after another, with every pointer
 turned into an offset. `replay.c` can then make the same call on another machine.
@@ -17,11 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from zosam.kernels import library
+from zosam.kernels.library import CONV_BACKWARD
 
-FUNCTIONS = (
-    *("zk_conv_forward", "zk_conv_backward", "zk_pass", "zk_move"),
-    *("zk_norm_forward", "zk_norm_backward", "zk_row_norm"),
-)
+P, N = library.Pointer, library.Integer
+CALLS: list[list[Any]] = [  # what each call is given, by its number
+    [library.Shape, library.Source, library.Index, P, library.Sink, N, N],
+    [library.Shape, library.Source, library.Source, library.Index, library.Index, P, P, library.Sink, P, P, N, N],
+    [N, N, N, N, library.Source, library.Sink, P, N, N],
+    [P, P, *[N] * 11],
+    [library.Norm, P],
+    [library.Norm, P, P, P],
+    [library.RowNorm, N],
+]
 
 
 @dataclass
@@ -38,7 +45,7 @@ class Block:
 class Call:
     """One call: its arguments, the slots of its image that hold pointers, and the image before and after."""
 
-    name: str
+    number: int
     arguments: list[tuple[int, int]]  # (whether it is an offset, value)
     blocks: list[Block]
     slots: list[int]
@@ -47,7 +54,7 @@ class Call:
 
     def packed(self) -> bytes:
         """As replay.c reads it."""
-        numbers = [FUNCTIONS.index(self.name), len(self.arguments), *(n for pair in self.arguments for n in pair)]
+        numbers = [self.number, len(self.arguments), *(n for pair in self.arguments for n in pair)]
         numbers += [len(self.slots), *self.slots, len(self.before)]
         return struct.pack(f"<{len(numbers)}q", *numbers) + self.before
 
@@ -84,15 +91,19 @@ class Recorder:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.c, name)
-        if name not in FUNCTIONS:
+        if name != "zk_calls":
             return function
 
-        def recorded(*arguments: Any) -> Any:
-            call = _record(name, arguments, function.argtypes, [*_tensors(), *self.old])
-            result = function(*arguments)
-            call.after = _image(call.blocks, call.slots, len(call.before))
-            self.calls.append(call)
-            return result
+        def recorded(address: int, length: int) -> int:
+            waiting = list((ctypes.c_int64 * length).from_address(address))
+            while waiting:  # one at a time
+                count = 1 + len(CALLS[waiting[0]])
+                one, waiting = (ctypes.c_int64 * count)(*waiting[:count]), waiting[count:]
+                call = _record(one[0], one[1:], [*_tensors(), *self.old])
+                assert function(ctypes.addressof(one), count) == 0
+                call.after = _image(call.blocks, call.slots, len(call.before))
+                self.calls.append(call)
+            return 0
 
         return recorded
 
@@ -101,15 +112,15 @@ def _tensors() -> list[torch.Tensor]:
     return [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
 
 
-def _record(name: str, arguments: tuple[Any, ...], kinds: Any, tensors: list[torch.Tensor]) -> Call:
+def _record(number: int, arguments: list[int], tensors: list[torch.Tensor]) -> Call:
     storages = [t.untyped_storage() for t in tensors]
     known = [Block(s.data_ptr(), s.nbytes(), True) for s in storages if s.nbytes()]
     found: dict[int, Block] = {}
     pointers: list[int] = []  # addresses of the slots that hold one
 
-    def structure(what: Any) -> None:
-        found[ctypes.addressof(what)] = Block(ctypes.addressof(what), ctypes.sizeof(what), False)
-        for member in what if isinstance(what, ctypes.Array) else [what]:
+    def structures(kind: Any, address: int, count: int) -> None:
+        found[address] = Block(address, count * ctypes.sizeof(kind), False)
+        for member in (kind * count).from_address(address):
             for field_name, kind in getattr(member, "_fields_", []):
                 if kind is library.Pointer and getattr(member, field_name):
                     pointers.append(ctypes.addressof(member) + getattr(type(member), field_name).offset)
@@ -117,28 +128,28 @@ def _record(name: str, arguments: tuple[Any, ...], kinds: Any, tensors: list[tor
 
     def lead(address: int, what: str = "") -> None:
         if what == "gradient":  # the one structure inside another
-            return structure(library.Source.from_address(address))
+            return structures(library.Source, address, 1)
         block = next(b for b in known if b.address <= address < b.address + b.size)
         found[block.address] = block
         return None
 
     given: list[tuple[int, int]] = []
-    for argument, kind in zip(arguments, kinds, strict=True):
-        value = 0 if argument is None else argument
-        if hasattr(argument, "_obj") or isinstance(argument, ctypes.Array):
-            value = ctypes.addressof(getattr(argument, "_obj", argument))
-            structure(getattr(argument, "_obj", argument))
-        elif kind is library.Pointer and argument:
-            lead(argument)
-        given.append((int(kind is library.Pointer and value != 0), value))
+    for place, (value, kind) in enumerate(zip(arguments, CALLS[number], strict=True)):
+        if value and (number, place) in {(CONV_BACKWARD, 4), (CONV_BACKWARD, 5)}:  # one for each parity
+            structures(kind if place == 4 else N, value, library.Shape.from_address(arguments[0]).stride ** 2)
+        elif value and kind is P:
+            lead(value)
+        elif value and kind is not N:
+            structures(kind, value, 1)
+        given.append((int(kind is not N and value != 0), value))
     blocks, size = list(found.values()), 0
     for block in blocks:  # as aligned as they were
         block.offset = size + (block.address - size) % 64
         size = block.offset + block.size
-    place = {address: _offset(blocks, address) for address in pointers}
+    slots = list({address: _offset(blocks, address) for address in pointers}.values())
     arguments_out = [(kind, _offset(blocks, value) if kind else value) for kind, value in given]
-    call = Call(name, arguments_out, blocks, list(place.values()), b"")
-    call.before = _image(blocks, call.slots, size)
+    call = Call(number, arguments_out, blocks, slots, b"")
+    call.before = _image(blocks, slots, size)
     return call
 
 

@@ -218,7 +218,9 @@ lib, x = library.load(), torch.randn(64, 3, 4, 4)
 
 def moved():
     out = torch.empty(64 // lib.lanes, 3, 16 * lib.lanes)
-    lib.c.zk_move(x.data_ptr(), out.data_ptr(), 64, 3, 4, 4, 16 * lib.lanes, *x.stride(), 1, 2)
+    calls = library.Calls(lib)
+    calls.add(library.MOVE, x.data_ptr(), out.data_ptr(), 64, 3, 4, 4, 16 * lib.lanes, *x.stride(), 1, 2)
+    calls.make()
     return out
 
 before = moved()

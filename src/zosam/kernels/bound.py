@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import addressof
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from . import library
 from .layers import Layers
-from .library import Library
+from .library import SWEEP, Calls, Library
 from .memory import backward_traffic, forward_traffic, place
 from .plan import Activation, Buffer, Forward, NormStep, View
 from .plan_backward import BackOp, GradientSink, Part
@@ -24,6 +24,7 @@ ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu")  # by their number in
 class Run:
     """What one run of a program reads and leaves."""
 
+    calls: Calls
     parameters: dict[tuple[nn.Module, str], Tensor]
     inputs: list[Tensor] = field(default_factory=list)
     outputs: dict[int, Tensor] = field(default_factory=dict)
@@ -45,8 +46,8 @@ class Run:
         return weight
 
 
-def address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 class Memory:
@@ -82,26 +83,26 @@ class Memory:
         inner = 3 * self.lib.lanes if buffer.sums else self.layers.plane(buffer.height, buffer.width)
         return -(-self.blocks * buffer.channels * inner // 16) * 16
 
-    def at(self, buffer: Buffer | None) -> int | None:
+    def at(self, buffer: Buffer | None) -> int:
         """The address of a buffer."""
-        return None if buffer is None else self.arena.data_ptr() + 4 * (self.base + self.offset[buffer])
+        return 0 if buffer is None else self.arena.data_ptr() + 4 * (self.base + self.offset[buffer])
 
     def sweep(
-        self, like: Buffer, source: Any, sink: Any, threads: int, pooled: Tensor | None = None, backwards: int = 0
+        self, run: Run, like: Buffer, source: Any, sink: Any, pooled: Tensor | None = None, backwards: int = 0
     ) -> None:
         """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels."""
-        self.lib.c.zk_pass(
-            self.images, like.channels, like.height * like.width, self.layers.plane(like.height, like.width),
-            None if source is None else byref(source), byref(sink), address(pooled), threads, backwards,
+        run.calls.add(
+            SWEEP, self.images, like.channels, like.height * like.width, self.layers.plane(like.height, like.width),
+            0 if source is None else addressof(source), addressof(sink), address(pooled), run.threads, backwards,
         )  # fmt: skip
 
     def vector(self, norm: NormStep, name: str) -> int:
         """The address of one of the per-channel vectors of a norm."""
         return self.vectors[norm][VECTORS.index(name)].data_ptr()
 
-    def source(self, view: View, out: Buffer | None = None) -> tuple[Any, Tensor | None]:
-        """A view as a C Source; for two normalised terms also the vector that must hold the sum of their shifts."""
-        first, joint = view.terms[0], None
+    def source(self, view: View, out: Buffer | None = None) -> Any:
+        """A view as a C Source."""
+        first = view.terms[0]
         s = library.Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
         if first.norm is not None:
             s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
@@ -109,16 +110,8 @@ class Memory:
             second = view.terms[1]
             s.y = self.at(second.buffer)
             if second.norm is not None:
-                s.ys, s.yc = self.vector(second.norm, "scale"), self.vector(second.norm, "mean")
-                joint = torch.empty(second.buffer.channels)
-                s.xb = joint.data_ptr()
-        return s, joint
-
-    def join(self, view: View, joint: Tensor | None) -> None:
-        """Sum the shifts of a view's terms into `joint`, once its norms are known."""
-        if joint is not None:
-            shifts = [self.vectors[term.norm][3] for term in view.terms if term.norm is not None]
-            torch.sum(torch.stack(shifts), 0, out=joint)
+                s.ys, s.yc, s.yb = (self.vector(second.norm, name) for name in ("scale", "mean", "shift"))
+        return s
 
     def gradient(self, parts: list[Part], out: Buffer | None = None) -> Any:
         """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .build import cache_folder
 from .index import Geometry
+from .library import MOVE, Calls
 from .measure import DenseLayer, SparseLayer, best
 from .plan import Conv
 from .region import Unsupported
@@ -130,7 +131,9 @@ def _move(kernels: Any, plain: Tensor, room: Tensor) -> None:
     n, c, h, w = plain.shape
     plane = kernels.layers.plane(h, w)
     threads = torch.get_num_threads()
-    kernels.lib.c.zk_move(plain.data_ptr(), room.data_ptr(), n, c, h, w, plane, *plain.stride(), 1, threads)
+    calls = Calls(kernels.lib)
+    calls.add(MOVE, plain.data_ptr(), room.data_ptr(), n, c, h, w, plane, *plain.stride(), 1, threads)
+    calls.make()
 
 
 def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...]) -> float:

@@ -10,7 +10,7 @@
  * The same walk over the transposed index gives the input gradient; the weight gradient is a dot product
  * per active weight.
  *
- * Fusion.  A Source says what is read: relu(xs * (x - xc) + xb + ys * (y - yc) + z), so that batch norm,
+ * Fusion.  A Source says what is read: relu(xs * (x - xc) + xb + ys * (y - yc) + yb + z), so that batch norm,
  * residual and ReLU (or GELU) of the layer before happen while the band is filled.  A Sink says what is done
  * with a result before it is stored: add a tensor, close the gate of a ReLU, sum what batch norm needs.
  *
@@ -112,8 +112,8 @@ ALWAYS float or_zero(const float *p, int64_t c) { return p ? p[c] : 0.0f; }
 
 enum { NONE, RELU, GELU };
 
-typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + z); vectors per channel, NULL for 1 or 0 */
-    const float *x, *xs, *xc, *xb, *y, *ys, *yc, *z;
+typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + yb + z); vectors per channel, NULL for 1 or 0 */
+    const float *x, *xs, *xc, *xb, *y, *ys, *yc, *yb, *z;
     float *out;         /* also stored here, if not NULL */
     int64_t activation; /* NONE, RELU or GELU; gelu takes x alone */
 } Source;
@@ -302,7 +302,8 @@ static void run(Work work, void *job, int64_t chunks, int threads, int backwards
 /* Scratch memory, kept between calls: sums for each chunk, the rest for each thread.  Calls are serialised by
  * pool.busy. */
 enum { BAND, GRADIENT_BAND, SUMS, PARTIAL, SLOTS };
-#define SUMS_PER_THREAD 2
+#define SUMS_PER_THREAD 4
+#define SUMS_BYTES (1 << 20) /* of one chunk; larger ones are fewer */
 #define MAX_SUMS (SUMS_PER_THREAD * MAX_THREADS)
 static struct { float *data; size_t size; } scratch[MAX_SUMS][SLOTS];
 
@@ -336,9 +337,11 @@ static int threads_for(int64_t threads) {
     return threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : (int)threads;
 }
 
-/* In how many chunks blocks are summed: enough that threads can help each other, few enough to be joined quickly. */
-static int64_t chunks_for(int64_t blocks, int threads) {
-    int64_t most = threads > 1 ? SUMS_PER_THREAD * threads : 1;
+/* In how many chunks blocks are summed, `sums` vectors in each: enough that threads can help each other, few enough to
+ * be joined quickly. */
+static int64_t chunks_for(int64_t blocks, int threads, int64_t sums) {
+    int64_t each = sums * LANES * (int64_t)sizeof(float) <= SUMS_BYTES ? SUMS_PER_THREAD : SUMS_PER_THREAD / 2;
+    int64_t most = threads > 1 ? each * threads : 1;
     return blocks < most ? blocks : most;
 }
 
@@ -366,12 +369,12 @@ static int source_flags(const Source *s) {
 
 /* `count` vectors at offset `at` of channel c, into `band`. */
 ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, int64_t count, M lanes, float *band) {
-    V xs = splat(or_one(s->xs, c)), xc = splat(or_zero(s->xc, c)), xb = splat(or_zero(s->xb, c));
-    V ys = splat(or_one(s->ys, c)), yc = splat(or_zero(s->yc, c));
+    V xs = splat(or_one(s->xs, c)), xc = splat(or_zero(s->xc, c));
+    V ys = splat(or_one(s->ys, c)), yc = splat(or_zero(s->yc, c)), b = splat(or_zero(s->xb, c) + or_zero(s->yb, c));
     const float *x = s->x + at, *y = s->y + at, *z = s->z + at;
     float *out = s->out + at;
     for (int64_t i = 0; i < count * LANES; i += LANES) {
-        V v = (load(x + i) - xc) * xs + xb;
+        V v = (load(x + i) - xc) * xs + b;
         if (flags & WITH_Y) v += (load(y + i) - yc) * ys;
         if (flags & WITH_Z) v += load(z + i);
         if (flags & WITH_RELU) v = relu(v);
@@ -602,8 +605,8 @@ static void forward_part(void *argument, int thread, int64_t chunk, int64_t chun
     }
 }
 
-EXPORT int zk_conv_forward(const Shape *s, const Source *source, const Index *index, const float *weight,
-                           const Sink *sink, int64_t threads, int64_t backwards) {
+static int conv_forward(const Shape *s, const Source *source, const Index *index, const float *weight,
+                        const Sink *sink, int64_t threads, int64_t backwards) {
     ConvJob job = {s, source, NULL, index, NULL, sink, (int)backwards, 0, 0, 0};
     int workers = threads_for(threads);
     pthread_mutex_lock(&pool.busy);
@@ -709,13 +712,13 @@ static void join_part(void *argument, int thread, int64_t chunk, int64_t chunks)
 
 /* `transposed` has stride * stride indices, one per parity of the input pixel, with `counts` weights each.
  * `weight_gradient` has the layout of `weight`; only active positions are written.  Any gradient may be NULL. */
-EXPORT int zk_conv_backward(const Shape *s, const Source *gradient, const Source *source, const Index *index,
-                            const Index *transposed, const int64_t *counts, const float *weight, const Sink *sink,
-                            float *weight_gradient, float *bias_gradient, int64_t threads, int64_t backwards) {
+static int conv_backward(const Shape *s, const Source *gradient, const Source *source, const Index *index,
+                         const Index *transposed, const int64_t *counts, const float *weight, const Sink *sink,
+                         float *weight_gradient, float *bias_gradient, int64_t threads, int64_t backwards) {
     ConvJob job = {s, source, gradient, index, transposed, sink, (int)backwards, sink->out != NULL,
                    weight_gradient != NULL, bias_gradient != NULL};
     int workers = threads_for(threads);
-    int64_t chunks = chunks_for(blocks_of(s->images), workers);
+    int64_t chunks = chunks_for(blocks_of(s->images), workers, s->active + s->outputs);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(workers, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
                  reserve(workers, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
@@ -808,8 +811,8 @@ static void pass_part(void *argument, int thread, int64_t chunk, int64_t chunks)
 
 /* One pass over a tensor: Source, then Sink.  With `pooled` also the mean over each plane, as [images][channels];
  * without a Source `pooled` is the gradient of those means and is spread over the planes. */
-EXPORT int zk_pass(int64_t images, int64_t channels, int64_t area, int64_t plane, const Source *source,
-                   const Sink *sink, float *pooled, int64_t threads, int64_t backwards) {
+static int sweep(int64_t images, int64_t channels, int64_t area, int64_t plane, const Source *source,
+                 const Sink *sink, float *pooled, int64_t threads, int64_t backwards) {
     PassJob job = {images, channels, area, plane, source, sink, pooled, (int)backwards};
     pthread_mutex_lock(&pool.busy);
     run(pass_part, &job, blocks_of(images), threads_for(threads), job.backwards);
@@ -913,8 +916,8 @@ static void move_part(void *argument, int thread, int64_t chunk, int64_t chunks)
 }
 
 /* Between any strided [N, C, H, W] tensor and the blocked layout. */
-EXPORT int zk_move(const float *from, float *to, int64_t images, int64_t channels, int64_t height, int64_t width,
-                   int64_t plane, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into, int64_t threads) {
+static int move(const float *from, float *to, int64_t images, int64_t channels, int64_t height, int64_t width,
+                int64_t plane, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into, int64_t threads) {
     MoveJob job = {from, to, images, channels, height, width, plane, sn, sc, sh, sw, (int)into};
     pthread_mutex_lock(&pool.busy);
     run(move_part, &job, blocks_of(images), threads_for(threads), 0);
@@ -930,7 +933,6 @@ typedef struct {
     const float *gamma, *beta;
     float *running_mean, *running_var;
     float *mean, *rstd, *scale, *shift;              /* forward: y = scale * (z - mean) + shift */
-    float *gamma_gradient, *beta_gradient;           /* NULL if not wanted */
     float *gz, *gb;                                  /* backward: dz = scale * h + gz * (z - mean) + gb */
 } Norm;
 
@@ -941,7 +943,7 @@ ALWAYS N real_half(int64_t images, int64_t block, int64_t half) {
     return mask;
 }
 
-EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
+static int norm_forward(const Norm *b, const float *stats) {
     int64_t blocks = b->batch_statistics ? blocks_of(b->images) : 0, next = b->channels * 3 * LANES;
     double count = (double)b->images * (double)b->area, area = (double)b->area, share = 1 / area;
     for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
@@ -984,7 +986,8 @@ EXPORT int zk_norm_forward(const Norm *b, const float *stats) {
     return 0;
 }
 
-EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
+/* Gradients may be NULL. */
+static int norm_backward(const Norm *b, const float *stats, float *of_gamma, float *of_beta) {
     int64_t blocks = blocks_of(b->images), next = b->channels * 3 * LANES;
     double count = (double)b->images * (double)b->area;
     for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
@@ -1000,8 +1003,8 @@ EXPORT int zk_norm_backward(const Norm *b, const float *stats) {
         }
         double sum = across(sums), product = across(products);
         double gamma_gradient = product * b->rstd[c];
-        if (b->gamma_gradient) b->gamma_gradient[c] = (float)gamma_gradient;
-        if (b->beta_gradient) b->beta_gradient[c] = (float)sum;
+        if (of_gamma) of_gamma[c] = (float)gamma_gradient;
+        if (of_beta) of_beta[c] = (float)sum;
         double gz = b->batch_statistics ? -(double)b->scale[c] * b->rstd[c] * gamma_gradient / count : 0;
         b->gz[c] = (float)gz;
         b->gb[c] = b->batch_statistics ? (float)(-(double)b->scale[c] * sum / count) : 0;
@@ -1081,9 +1084,9 @@ static void row_norm_part(void *argument, int thread, int64_t chunk, int64_t chu
     }
 }
 
-EXPORT int zk_row_norm(const RowNorm *b, int64_t threads) {
+static int row_norm(const RowNorm *b, int64_t threads) {
     int workers = threads_for(threads);
-    int64_t chunks = chunks_for(blocks_of(b->images), workers);
+    int64_t chunks = chunks_for(blocks_of(b->images), workers, 2 * b->channels);
     pthread_mutex_lock(&pool.busy);
     int failed = b->gradient && (reserve(workers, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
                                  reserve(chunks, SUMS, (size_t)(b->channels * 2 * LANES)));
@@ -1093,5 +1096,33 @@ EXPORT int zk_row_norm(const RowNorm *b, int64_t threads) {
         if (wanted) wanted[i / 2] = total(i, chunks);
     }
     pthread_mutex_unlock(&pool.busy);
+    return failed;
+}
+
+/* ---- many calls as one ------------------------------------------------------------------------------ */
+
+enum { CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, NORM_FORWARD, NORM_BACKWARD, ROW_NORM };
+
+/* Makes the calls of a list, in order: each is its number, then its arguments.  Stops at the first that fails. */
+EXPORT int zk_calls(const int64_t *list, int64_t length) {
+    int failed = 0;
+    for (const int64_t *a = list, *end = list + length; a < end && !failed;) {
+#define P(i) ((void *)(intptr_t)a[i])
+#define MADE(count, call) failed = call, a += count; break
+        switch (*a++) {
+        case CONV_FORWARD: MADE(7, conv_forward(P(0), P(1), P(2), P(3), P(4), a[5], a[6]));
+        case CONV_BACKWARD:
+            MADE(12, conv_backward(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), a[10], a[11]));
+        case SWEEP: MADE(9, sweep(a[0], a[1], a[2], a[3], P(4), P(5), P(6), a[7], a[8]));
+        case MOVE:
+            MADE(13, move(P(0), P(1), a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]));
+        case NORM_FORWARD: MADE(2, norm_forward(P(0), P(1)));
+        case NORM_BACKWARD: MADE(4, norm_backward(P(0), P(1), P(2), P(3)));
+        case ROW_NORM: MADE(2, row_norm(P(0), a[1]));
+        default: failed = -1;
+        }
+#undef MADE
+#undef P
+    }
     return failed;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from array import array
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def _structure(name: str, **fields: str) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": members})
 
 
-Source = _structure("Source", pointers="x xs xc xb y ys yc z out", integers="activation")
+Source = _structure("Source", pointers="x xs xc xb y ys yc yb z out", integers="activation")
 Sink = _structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation")
 Index = _structure("Index", pointers="start offset pick value", integers="groups")
 Shape = _structure(
@@ -37,7 +38,7 @@ Norm = _structure(
     "Norm",
     integers="images channels area batch_statistics",
     doubles="eps momentum",
-    pointers="gamma beta running_mean running_var mean rstd scale shift gamma_gradient beta_gradient gz gb",
+    pointers="gamma beta running_mean running_var mean rstd scale shift gz gb",
 )
 RowNorm = _structure(
     "RowNorm",
@@ -45,6 +46,8 @@ RowNorm = _structure(
     doubles="eps",
     pointers="x gamma beta out gradient add gamma_gradient beta_gradient",
 )
+
+CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, NORM_FORWARD, NORM_BACKWARD, ROW_NORM = range(7)  # as C numbers its calls
 
 
 class Library:
@@ -55,18 +58,32 @@ class Library:
         self.c = ctypes.CDLL(str(path))
         self.c.zk_lanes.restype = Integer
         self.c.zk_variant.restype = ctypes.c_char_p
-        p, i = Pointer, Integer
-        self.c.zk_conv_forward.argtypes = [p, p, p, p, p, i, i]
-        self.c.zk_conv_backward.argtypes = [*[p] * 10, i, i]
-        self.c.zk_pass.argtypes = [i, i, i, i, p, p, p, i, i]
-        self.c.zk_move.argtypes = [p, p, *[i] * 11]
-        self.c.zk_row_norm.argtypes = [p, i]
-        self.c.zk_norm_forward.argtypes = self.c.zk_norm_backward.argtypes = [p, p]
-        self.c.zk_use_team.argtypes = [p]
+        self.c.zk_calls.argtypes = [Pointer, Integer]
+        self.c.zk_use_team.argtypes = [Pointer]
         self.team = torchs_team()
         self.c.zk_use_team(self.team)
         self.lanes = int(self.c.zk_lanes())
         self.variant = self.c.zk_variant().decode()
+
+
+class Calls:
+    """Calls of the library, put on a list and then made at one go.
+
+    Python between two kernels would find cold caches, while all threads but one wait.
+    """
+
+    def __init__(self, lib: Library) -> None:
+        self._c, self._list = lib.c, array("q")
+
+    def add(self, number: int, *arguments: int) -> None:
+        """One more call; what it is given by address must be there until `make`."""
+        self._list.extend((number, *arguments))
+
+    def make(self) -> None:
+        """Make all of them, in order."""
+        waiting, self._list = self._list, array("q")
+        if self._c.zk_calls(*waiting.buffer_info()):  # the one way to fail
+            raise MemoryError("the sparse kernels could not allocate their working memory")
 
 
 def torchs_team() -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from ctypes import byref
+from ctypes import addressof
 from typing import TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from . import library
 from .index import Geometry, LayerIndex
-from .library import Library
+from .library import CONV_BACKWARD, CONV_FORWARD, Calls, Library
 
 Clock = Callable[[], float]
 Name = TypeVar("Name")
@@ -60,7 +60,7 @@ class SparseLayer(Layer):
     """A layer on the kernels, in the blocked layout."""
 
     def __init__(self, lib: Library, g: Geometry, mask: Tensor, images: int) -> None:
-        self.lib = lib
+        self.list = Calls(lib)
         self.weight = torch.randn(mask.shape) * mask
         self.index = LayerIndex(g, mask, self.weight.stride(), lib.lanes)
         self.index.shape.images = images
@@ -76,19 +76,21 @@ class SparseLayer(Layer):
     def forward(self) -> None:
         sink = library.Sink(out=self.out.data_ptr(), stats=self.stats.data_ptr())
         i = self.index
-        self.lib.c.zk_conv_forward(
-            byref(i.shape), byref(self.source), byref(i.forward), self.weight.data_ptr(), byref(sink),
-            torch.get_num_threads(), 0,
+        self.list.add(
+            CONV_FORWARD, addressof(i.shape), addressof(self.source), addressof(i.forward), self.weight.data_ptr(),
+            addressof(sink), torch.get_num_threads(), 0,
         )  # fmt: skip
+        self.list.make()
 
     def backward(self, into: bool = True, of_weight: bool = True) -> None:
-        sink = library.Sink(out=self.dx.data_ptr() if into else None)
+        sink = library.Sink(out=self.dx.data_ptr() if into else 0)
         i = self.index
-        self.lib.c.zk_conv_backward(
-            byref(i.shape), byref(self.gradient), byref(self.source), byref(i.forward), i.transposed, i.counts,
-            self.weight.data_ptr(), byref(sink), self.dw.data_ptr() if of_weight else None, None,
-            torch.get_num_threads(), 0,
+        self.list.add(
+            CONV_BACKWARD, addressof(i.shape), addressof(self.gradient), addressof(self.source), addressof(i.forward),
+            addressof(i.transposed), addressof(i.counts), self.weight.data_ptr(), addressof(sink),
+            self.dw.data_ptr() if of_weight else 0, 0, torch.get_num_threads(), 0,
         )  # fmt: skip
+        self.list.make()
 
 
 class DenseLayer(Layer):

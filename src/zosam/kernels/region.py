@@ -15,7 +15,7 @@ from .adjoint import Adjoint
 from .bound import Memory, Run
 from .graph import Region
 from .layers import Layers
-from .library import Library
+from .library import Calls, Library
 from .lowering import Lowering
 from .plan import Forward
 
@@ -166,9 +166,10 @@ class _RegionFunction(torch.autograd.Function):
                 shapes = tuple(torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs)
             program = owner.program(shapes, tuple(needed[:count]) if training else None)
             holder = program.lease()
-            run = Run(dict(zip(owner.keys, parameters, strict=True)), list(inputs))
+            run = Run(Calls(owner.lib), dict(zip(owner.keys, parameters, strict=True)), list(inputs))
             for call in holder.lease.forward:
                 call(run)
+            run.calls.make()
             if run.counted:
                 torch._foreach_add_(run.counted, 1)
         if training:
@@ -182,7 +183,7 @@ class _RegionFunction(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         owner, count = ctx.owner, ctx.count
         parameters = ctx.saved_tensors
-        run = Run(dict(zip(owner.keys, parameters, strict=True)))
+        run = Run(Calls(owner.lib), dict(zip(owner.keys, parameters, strict=True)))
         run.output_gradients = [
             torch.zeros(shape) if g is None else g.float() for g, shape in zip(gradients, ctx.shapes, strict=True)
         ]
@@ -192,5 +193,6 @@ class _RegionFunction(torch.autograd.Function):
         with owner.lock:
             for call in ctx.holder.lease.backward:
                 call(run)
+            run.calls.make()
         of_inputs = [run.input_gradients.get(i) for i in range(count)]
         return (None, None, *of_inputs, *(run.gradients.get(key) for key in owner.keys))

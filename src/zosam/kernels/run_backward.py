@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import addressof, byref
+from ctypes import addressof
 from typing import Any
 
 import torch
@@ -11,13 +11,17 @@ from torch import Tensor
 
 from . import library
 from .bound import Memory, Run, address
+from .library import CONV_BACKWARD, NORM_BACKWARD, ROW_NORM
 from .plan import Buffer, Conv, Enter, Leave
 from .plan_backward import BackOp, ConvBack, NormBack, PassBack, RowNormBack
-from .run_forward import Call, check, empty_plain, layout_for, move_in, move_out, row_norm
+from .run_forward import Call, empty_plain, layout_for, move_in, move_out, row_norm
 
 
 def calls(memory: Memory, ops: list[BackOp]) -> list[Call]:
-    """One callable per operation; every other one walks the batch from its end, where the cache is warm."""
+    """One callable per operation, which puts its call on the list of a run.
+
+    Every other one walks the batch from its end, where the cache is warm.
+    """
     made: dict[type, Callable[..., Call]] = {
         Enter: _enter,
         Leave: _leave,
@@ -33,7 +37,7 @@ def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
     def call(run: Run) -> None:
         gradient = run.output_gradients[op.position]
         assert gradient is not None
-        move_in(memory, gradient, op.out, run.threads)
+        move_in(memory, gradient, op.out, run)
 
     return call
 
@@ -41,7 +45,7 @@ def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
 def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
     def call(run: Run) -> None:
         plain = empty_plain(memory, op.source)
-        move_out(memory, memory.at(op.source), op.source, plain, run.threads)
+        move_out(memory, memory.at(op.source), op.source, plain, run)
         run.input_gradients[op.position] = plain
 
     return call
@@ -51,11 +55,8 @@ def _norm(memory: Memory, op: NormBack, **_: Any) -> Call:
     struct, sums, module = memory.norms[op.norm], memory.at(op.sums), op.norm.module
 
     def call(run: Run) -> None:
-        struct.gamma_gradient, struct.beta_gradient = (
-            address(run.gradients.get((module, name))) for name in ("weight", "bias")
-        )
-        memory.lib.c.zk_norm_backward(byref(struct), sums)
-        struct.gamma_gradient = struct.beta_gradient = None
+        wanted = (address(run.gradients.get((module, name))) for name in ("weight", "bias"))
+        run.calls.add(NORM_BACKWARD, addressof(struct), sums, *wanted)
 
     return call
 
@@ -70,7 +71,7 @@ def _row_norm(memory: Memory, op: RowNormBack, **_: Any) -> Call:
         struct.gamma_gradient, struct.beta_gradient = (
             address(run.gradients.get((module, name))) for name in ("weight", "bias")
         )
-        check(memory.lib.c.zk_row_norm(byref(struct), run.threads))
+        run.calls.add(ROW_NORM, addressof(struct), run.threads)
 
     return call
 
@@ -84,8 +85,8 @@ def _pass(memory: Memory, op: PassBack, backwards: int) -> Call:
         if op.position is not None:
             pooled = run.output_gradients[op.position]
             assert pooled is not None
-            pooled = pooled.contiguous()
-        memory.sweep(op.like, source, sink, run.threads, pooled, backwards)
+            pooled = run.output_gradients[op.position] = pooled.contiguous()
+        memory.sweep(run, op.like, source, sink, pooled, backwards)
 
     return call
 
@@ -94,13 +95,11 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
     if op.conv.dense:
         return _dense(memory, op)
     gradient = memory.gradient(op.parts, op.store)
-    source, joint = memory.source(op.source)
+    source = memory.source(op.source)
     sink = memory.sink(op.sink)
     module, indexed = op.conv.module, memory.layers.indexed(op.conv.module, op.conv.geometry)
-    function = memory.lib.c.zk_conv_backward
 
     def call(run: Run) -> None:
-        memory.join(op.source, joint)
         weight = run.weight(module)
         wanted = run.gradients.get((module, "weight"))
         if wanted is not None and run.dense_gradient:
@@ -108,12 +107,10 @@ def _conv(memory: Memory, op: ConvBack, backwards: int) -> Call:
             wanted = None
         index = indexed.index(weight)
         index.shape.images = memory.images
-        check(
-            function(
-                byref(index.shape), byref(gradient), byref(source), byref(index.forward), index.transposed,
-                index.counts, weight.data_ptr(), byref(sink), address(wanted),
-                address(run.gradients.get((module, "bias"))), run.threads, backwards,
-            )
+        run.calls.add(
+            CONV_BACKWARD, addressof(index.shape), addressof(gradient), addressof(source), addressof(index.forward),
+            addressof(index.transposed), addressof(index.counts), weight.data_ptr(), addressof(sink), address(wanted),
+            address(run.gradients.get((module, "bias"))), run.threads, backwards,
         )  # fmt: skip
 
     return call
@@ -123,18 +120,18 @@ def _plain(memory: Memory, struct: library.Structure, like: Buffer, layout: torc
     """What a Source describes, in one of torch's own layouts."""
     room = torch.empty(memory.size(like) + 16)
     aligned = room.data_ptr() + 4 * ((-room.data_ptr() // 4) % 16)
-    memory.sweep(like, struct, library.Sink(out=aligned), run.threads)
+    sink = library.Sink(out=aligned)
+    memory.sweep(run, like, struct, sink)
     plain = empty_plain(memory, like, layout)
-    move_out(memory, aligned, like, plain, run.threads)
+    move_out(memory, aligned, like, plain, run)
+    run.calls.make()
     return plain
 
 
 def _dense_weight_gradient(memory: Memory, op: ConvBack, run: Run, out: Tensor) -> None:
     """The gradient at every position, pruned ones too, by torch: a growing method looks at it now and then."""
-    source, joint = memory.source(op.source)
-    memory.join(op.source, joint)
     layout = layout_for(op.conv.geometry)
-    inputs = _plain(memory, source, op.source.like, layout, run)
+    inputs = _plain(memory, memory.source(op.source), op.source.like, layout, run)
     gradient = _plain(memory, memory.gradient(op.parts), op.conv.out, layout, run)
     out.copy_(_torch_backward(op.conv, run, gradient, inputs, (False, True, False))[1].view(out.shape))
 
@@ -156,8 +153,9 @@ def _dense(memory: Memory, op: ConvBack) -> Call:
         like, out = op.source.like, op.conv.out
         layout = layout_for(op.conv.geometry)
         inputs, gradient = empty_plain(memory, like, layout), empty_plain(memory, out, layout)
-        move_out(memory, memory.at(like), like, inputs, run.threads)
-        move_out(memory, memory.at(op.parts[0].buffer), out, gradient, run.threads)
+        move_out(memory, memory.at(like), like, inputs, run)
+        move_out(memory, memory.at(op.parts[0].buffer), out, gradient, run)
+        run.calls.make()
         into = op.sink.out
         own = [run.gradients.get((op.conv.module, name)) for name in ("weight", "bias")]
         wanted = (into is not None, own[0] is not None, own[1] is not None)
@@ -166,6 +164,7 @@ def _dense(memory: Memory, op: ConvBack) -> Call:
             if mine is not None:
                 mine.copy_(theirs.view(mine.shape))
         if into is not None:
-            move_in(memory, found, into, run.threads)
+            move_in(memory, found, into, run)
+            run.calls.make()
 
     return call

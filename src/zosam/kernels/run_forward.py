@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref
+from ctypes import addressof
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,17 @@ from torch import Tensor, nn
 from . import library
 from .bound import Memory, Run, address
 from .index import Geometry
+from .library import CONV_FORWARD, MOVE, NORM_FORWARD, ROW_NORM
 from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, RowNorm
 
 Call = Callable[[Run], None]
 
 
 def calls(memory: Memory, forward: Forward) -> list[Call]:
-    """One callable per operation; every other one walks the batch from its end, where the cache is warm."""
+    """One callable per operation, which puts its call on the list of a run.
+
+    Every other one walks the batch from its end, where the cache is warm.
+    """
     made: dict[type, Callable[..., Call]] = {
         Enter: _enter,
         Leave: _leave,
@@ -31,19 +35,19 @@ def calls(memory: Memory, forward: Forward) -> list[Call]:
     return [made[type(op)](memory, op, backwards=turn % 2) for turn, op in enumerate(forward.ops)]
 
 
-def move_in(memory: Memory, plain: Tensor, buffer: Buffer, threads: int) -> None:
+def move_in(memory: Memory, plain: Tensor, buffer: Buffer, run: Run) -> None:
     """[N, C, H, W] in any strides -> blocked."""
-    memory.lib.c.zk_move(
-        plain.data_ptr(), memory.at(buffer), memory.images, buffer.channels, buffer.height, buffer.width,
-        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 1, threads,
+    run.calls.add(
+        MOVE, plain.data_ptr(), memory.at(buffer), memory.images, buffer.channels, buffer.height, buffer.width,
+        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 1, run.threads,
     )  # fmt: skip
 
 
-def move_out(memory: Memory, address: int | None, buffer: Buffer, plain: Tensor, threads: int) -> None:
+def move_out(memory: Memory, address: int, buffer: Buffer, plain: Tensor, run: Run) -> None:
     """Blocked -> [N, C, H, W] in any strides."""
-    memory.lib.c.zk_move(
-        address, plain.data_ptr(), memory.images, buffer.channels, buffer.height, buffer.width,
-        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 0, threads,
+    run.calls.add(
+        MOVE, address, plain.data_ptr(), memory.images, buffer.channels, buffer.height, buffer.width,
+        memory.layers.plane(buffer.height, buffer.width), *plain.stride(), 0, run.threads,
     )  # fmt: skip
 
 
@@ -60,15 +64,9 @@ def layout_for(g: Geometry) -> torch.memory_format:
     return torch.channels_last if g.inputs % 8 == 0 == g.outputs % 8 else torch.contiguous_format
 
 
-def check(failed: int) -> None:
-    """The kernels can fail in one way only."""
-    if failed:
-        raise MemoryError("the sparse kernels could not allocate their working memory")
-
-
 def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
     def call(run: Run) -> None:
-        move_in(memory, run.inputs[op.position], op.out, run.threads)
+        move_in(memory, run.inputs[op.position], op.out, run)
 
     return call
 
@@ -76,7 +74,7 @@ def _enter(memory: Memory, op: Enter, **_: Any) -> Call:
 def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
     def call(run: Run) -> None:
         out = empty_plain(memory, op.source)
-        move_out(memory, memory.at(op.source), op.source, out, run.threads)
+        move_out(memory, memory.at(op.source), op.source, out, run)
         run.outputs[op.position] = out
 
     return call
@@ -85,41 +83,35 @@ def _leave(memory: Memory, op: Leave, **_: Any) -> Call:
 def _conv(memory: Memory, op: Conv, backwards: int) -> Call:
     if op.dense:
         return _dense(memory, op)
-    source, joint = memory.source(op.source, op.made)
+    source = memory.source(op.source, op.made)
     sink = library.Sink(out=memory.at(op.out), add=memory.at(op.add), stats=memory.at(op.sums))
     module, indexed = op.module, memory.layers.indexed(op.module, op.geometry)
-    function = memory.lib.c.zk_conv_forward
 
     def call(run: Run) -> None:
         weight = run.weight(module)
-        bias = run.parameter(module, "bias")
-        sink.bias = address(bias)
-        memory.join(op.source, joint)
+        sink.bias = address(run.parameter(module, "bias"))
         index = indexed.index(weight)
         index.shape.images = memory.images
-        check(
-            function(
-                byref(index.shape), byref(source), byref(index.forward), weight.data_ptr(), byref(sink),
-                run.threads, backwards,
-            )
+        run.calls.add(
+            CONV_FORWARD, addressof(index.shape), addressof(source), addressof(index.forward), weight.data_ptr(),
+            addressof(sink), run.threads, backwards,
         )  # fmt: skip
 
     return call
 
 
 def _pass(memory: Memory, op: Pass, backwards: int, forward: Forward) -> Call:
-    source, joint = memory.source(op.source)
+    source = memory.source(op.source)
     sink = library.Sink(out=memory.at(op.out), stats=memory.at(op.sums))
     like = op.source.like
 
     def call(run: Run) -> None:
-        memory.join(op.source, joint)
         pooled = None
         if op.position is not None:
             shape = (memory.images, like.channels, 1, 1)
             pooled = torch.empty(shape if forward.keepdim[op.position] else shape[:2])
             run.outputs[op.position] = pooled
-        memory.sweep(like, source, sink, run.threads, pooled, backwards)
+        memory.sweep(run, like, source, sink, pooled, backwards)
 
     return call
 
@@ -140,7 +132,7 @@ def _row_norm(memory: Memory, op: RowNorm, **_: Any) -> Call:
 
     def call(run: Run) -> None:
         struct.gamma, struct.beta = (address(run.parameter(op.module, name)) for name in ("weight", "bias"))
-        check(memory.lib.c.zk_row_norm(byref(struct), run.threads))
+        run.calls.add(ROW_NORM, addressof(struct), run.threads)
 
     return call
 
@@ -157,7 +149,7 @@ def _norm(memory: Memory, op: NormStep, **_: Any) -> Call:
         struct.eps = module.eps
         struct.batch_statistics = int(module.training or mean is None)
         struct.momentum = tracking(module, run)
-        memory.lib.c.zk_norm_forward(byref(struct), sums)
+        run.calls.add(NORM_FORWARD, addressof(struct), sums)
 
     return call
 
@@ -178,11 +170,13 @@ def tracking(module: nn.BatchNorm2d, run: Run) -> float:
 def _dense(memory: Memory, op: Conv) -> Call:
     def call(run: Run) -> None:
         plain = empty_plain(memory, op.source.like, layout_for(op.geometry))
-        move_out(memory, memory.at(op.source.like), op.source.like, plain, run.threads)
+        move_out(memory, memory.at(op.source.like), op.source.like, plain, run)
+        run.calls.make()
         weight, bias = run.weight(op.module), run.parameter(op.module, "bias")
         g = op.geometry
         weight = weight.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
         out = nn.functional.conv2d(plain, weight, bias, g.stride, g.pad)
-        move_in(memory, out, op.out, run.threads)
+        move_in(memory, out, op.out, run)
+        run.calls.make()
 
     return call
