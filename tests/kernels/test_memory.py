@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from zosam.kernels.memory import Traffic, place
+import mmap
+import weakref
+from typing import Any
+
+import pytest
+
+from zosam.kernels.memory import WORTH_LARGE_PAGES, Traffic, place, room
 from zosam.kernels.plan import Buffer
 
 
@@ -46,3 +52,42 @@ def test_training_keeps_activations_but_not_sums() -> None:
     offsets, _ = place(steps, size, keep=True)
     assert offsets[a] != offsets[b]
     assert offsets[sums] == offsets[more]
+
+
+@pytest.mark.parametrize("floats", [1000, WORTH_LARGE_PAGES // 4 + 1000])
+def test_room_is_all_there(floats: int) -> None:
+    arena = room(floats).fill_(1.0)
+    assert len(arena) == floats
+    assert arena.double().sum() == floats
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without large pages")
+def test_large_pages_are_asked_for_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    advice: list[int] = []
+
+    class Pages(mmap.mmap):
+        def madvise(self, *arguments: Any) -> None:
+            made.append(weakref.ref(self))
+            advice.append(arguments[0])
+            super().madvise(*arguments)
+
+    monkeypatch.setattr(mmap, "mmap", Pages)
+    arena = room(WORTH_LARGE_PAGES // 4)
+    assert advice == [mmap.MADV_HUGEPAGE]
+    del arena
+    assert made[0]() is None
+
+
+def test_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pages(mmap.mmap):
+        def madvise(self, *arguments: Any) -> None:
+            raise OSError("not here")
+
+    monkeypatch.setattr(mmap, "mmap", Pages)
+    assert len(room(WORTH_LARGE_PAGES // 4)) == WORTH_LARGE_PAGES // 4
+
+
+def test_too_much() -> None:
+    with pytest.raises(RuntimeError, match="allocate"):
+        room(1 << 60)

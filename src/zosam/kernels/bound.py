@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from . import library
 from .layers import Layers
 from .library import SWEEP, Calls, Library
-from .memory import backward_traffic, forward_traffic, place
+from .memory import backward_traffic, forward_traffic, place, room
 from .plan import Activation, Buffer, Forward, NormStep, View
 from .plan_backward import BackOp, GradientSink, Part
 
@@ -63,7 +63,7 @@ class Memory:
             more, extra = place([backward_traffic(op) for op in adjoint], self.size, keep=False)
             offsets |= {b: total + offset for b, offset in more.items()}
             total += extra
-        self.arena = torch.empty(total + 16)
+        self.arena = room(total + 16)
         self.base = (-self.arena.data_ptr() // 4) % 16
         self.offset = offsets
         self.norms: dict[NormStep, Any] = {}

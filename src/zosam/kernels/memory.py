@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from .plan import Buffer, Enter, Leave, NormStep, Op, Pass, RowNorm
 from .plan_backward import BackOp, ConvBack, NormBack
+
+WORTH_LARGE_PAGES = 16 << 20  # bytes
 
 
 @dataclass
@@ -55,6 +62,16 @@ def backward_traffic(op: BackOp) -> Traffic:
 
 def edge_traffic(op: Enter | Leave) -> Traffic:
     return Traffic(writes=[op.out]) if isinstance(op, Enter) else Traffic(reads=[op.source])
+
+
+def room(floats: int) -> Tensor:
+    """Memory for an arena, in large pages where the system has them: a tile touches many pages at once."""
+    if hasattr(mmap, "MADV_HUGEPAGE") and 4 * floats >= WORTH_LARGE_PAGES:
+        with contextlib.suppress(OSError):  # a kernel without them, or no memory: torch's own error says how much
+            pages = mmap.mmap(-1, 4 * floats, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.madvise(mmap.MADV_HUGEPAGE)
+            return torch.frombuffer(pages, dtype=torch.float32)
+    return torch.empty(floats)
 
 
 def _given(*buffers: Buffer | None) -> list[Buffer]:
