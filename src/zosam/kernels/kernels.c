@@ -302,9 +302,7 @@ static void run(Work work, void *job, int64_t chunks, int threads, int backwards
 /* Scratch memory, kept between calls: sums for each chunk, the rest for each thread.  Calls are serialised by
  * pool.busy. */
 enum { BAND, GRADIENT_BAND, SUMS, PARTIAL, SLOTS };
-#define SUMS_PER_THREAD 4
-#define SUMS_BYTES (1 << 20) /* of one chunk; larger ones are fewer */
-#define MAX_SUMS (SUMS_PER_THREAD * MAX_THREADS)
+#define MAX_SUMS (4 * MAX_THREADS)
 static struct { float *data; size_t size; } scratch[MAX_SUMS][SLOTS];
 
 static int reserve(int64_t count, int slot, size_t floats) {
@@ -337,12 +335,14 @@ static int threads_for(int64_t threads) {
     return threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : (int)threads;
 }
 
-/* In how many chunks blocks are summed, `sums` vectors in each: enough that threads can help each other, few enough to
- * be joined quickly. */
-static int64_t chunks_for(int64_t blocks, int threads, int64_t sums) {
-    int64_t each = sums * LANES * (int64_t)sizeof(float) <= SUMS_BYTES ? SUMS_PER_THREAD : SUMS_PER_THREAD / 2;
-    int64_t most = threads > 1 ? each * threads : 1;
-    return blocks < most ? blocks : most;
+/* In how many chunks blocks are summed.  The more, the less a thread waits for the last one; but the `sums` of all
+ * chunks, in vectors, must be few against the `values` of all blocks that they are taken over. */
+static int64_t chunks_for(int64_t blocks, int threads, int64_t sums, int64_t values) {
+    int64_t most = blocks * values / (8 * sums);
+    if (most < 2 * threads) most = 2 * threads;
+    if (most > MAX_SUMS) most = MAX_SUMS;
+    int64_t each = (blocks + most - 1) / most;
+    return threads > 1 ? (blocks + each - 1) / each : 1;
 }
 
 /* The blocks of one chunk, first to last or last to first: what was written last is read first. */
@@ -718,7 +718,8 @@ static int conv_backward(const Shape *s, const Source *gradient, const Source *s
     ConvJob job = {s, source, gradient, index, transposed, sink, (int)backwards, sink->out != NULL,
                    weight_gradient != NULL, bias_gradient != NULL};
     int workers = threads_for(threads);
-    int64_t chunks = chunks_for(blocks_of(s->images), workers, s->active + s->outputs);
+    int64_t chunks = chunks_for(blocks_of(s->images), workers, s->active + s->outputs,
+                                (s->inputs * s->in_plane + s->outputs * s->out_plane) / LANES);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(workers, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
                  reserve(workers, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
@@ -1086,7 +1087,7 @@ static void row_norm_part(void *argument, int thread, int64_t chunk, int64_t chu
 
 static int row_norm(const RowNorm *b, int64_t threads) {
     int workers = threads_for(threads);
-    int64_t chunks = chunks_for(blocks_of(b->images), workers, 2 * b->channels);
+    int64_t chunks = chunks_for(blocks_of(b->images), workers, 2 * b->channels, b->channels * b->area);
     pthread_mutex_lock(&pool.busy);
     int failed = b->gradient && (reserve(workers, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
                                  reserve(chunks, SUMS, (size_t)(b->channels * 2 * LANES)));
