@@ -184,6 +184,37 @@ def test_a_second_displacement_of_a_step_sees_what_was_written_since_the_first()
     assert torch.equal(found[1], before + 0.5)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_displacement_can_move_on_from_where_it_began(nested):
+    model = net()
+    optimizer = SAM(sgd(model))
+    home = flat(model)
+    u = torch.randn(len(home), generator=torch.Generator().manual_seed(1))
+    outer = u.flip(0) if nested else None
+    with optimizer.displaced(outer, by=0.7):
+        began = flat(model)
+        with optimizer.displaced(u, by=0.3) as move:
+            assert torch.equal(flat(model), began + u * 0.3)
+            move(u, -0.3)
+            assert torch.equal(flat(model), began - u * 0.3)
+        assert torch.equal(flat(model), began)
+    assert torch.equal(flat(model), home)
+
+
+def test_moving_on_keeps_what_was_written_in_between():
+    model = net()
+    optimizer = SAM(sgd(model))
+    home, first = flat(model), next(model.parameters())
+    u = torch.ones(len(home))
+    with optimizer.displaced(u, by=0.3) as move:
+        with torch.no_grad():
+            first.fill_(7.0)
+        move(u, -0.3)
+        assert torch.equal(flat(model)[first.numel() :], (home - 0.3)[first.numel() :])
+    assert (first == 7.0).all()
+    assert torch.equal(flat(model)[first.numel() :], home[first.numel() :])
+
+
 def test_restore_leaves_what_somebody_else_has_written():
     model = net()
     good = {k: v + 1 for k, v in model.state_dict().items()}

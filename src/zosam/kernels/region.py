@@ -21,6 +21,7 @@ from .plan import Forward
 
 HIGH, WIDE = 2, 4  # rows of a linear layer's input lie side by side like these pixels: just one register tile
 ROWS = HIGH * WIDE
+LAST = torch.channels_last
 KEPT_SIZES = 4
 
 
@@ -97,11 +98,31 @@ class KernelRegion:
         return images, Lowering(self.region, sizes, self.dense).lower()
 
     def __call__(self, *inputs: Tensor) -> Any:
-        parameters = [_dense_in_memory(p) for p in self.ready(inputs)]
+        parameters = self.ready(inputs)
         shaped = [self._enter(x) for x in inputs]
-        outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():
+            outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
+        else:
+            outputs, _ = self.forward(shaped, parameters, None)
         outputs = tuple(self._leave(y, inputs[0]) for y in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def forward(
+        self, inputs: Sequence[Tensor], parameters: Sequence[Tensor], wanted: tuple[bool, ...] | None
+    ) -> tuple[tuple[Tensor, ...], Holder]:
+        """Outputs, and what holds the activations; `wanted`: which inputs need a gradient; None: no backward."""
+        with self.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
+            shapes = tuple(x.shape for x in inputs)
+            if self.region.kind == "rows":
+                shapes = tuple(torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs)
+            holder = self.program(shapes, wanted).lease()
+            run = Run(Calls(self.lib), dict(zip(self.keys, parameters, strict=True)), list(inputs))
+            for call in holder.lease.forward:
+                call(run)
+            run.calls.make()
+            if run.counted:
+                torch._foreach_add_(run.counted, 1)
+        return tuple(y for _, y in sorted(run.outputs.items())), holder
 
     def _enter(self, x: Tensor) -> Tensor:
         """Rows as pixels of small images; missing rows are zero, so nothing comes from them."""
@@ -119,7 +140,7 @@ class KernelRegion:
         return rows[: x.shape[:-1].numel()].view(*x.shape[:-1], y.shape[1])
 
     def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The parameters; Unsupported is raised unless the kernels can take them and these inputs as they are now."""
+        """The parameters, dense in memory; Unsupported is raised unless the kernels can take them and these inputs."""
         rank = 4 if self.region.kind == "image" else 2
         for x in inputs:
             if not isinstance(x, Tensor) or not _holds_data(x):
@@ -133,9 +154,10 @@ class KernelRegion:
         parameters: list[Tensor] = []
         for m, name in self.keys:
             p = m._parameters[name]  # as getattr would find it, in less time
-            if p is None or p.dtype != torch.float32 or not p.is_cpu or not _holds_data(p):
+            if p is None or p.dtype is not torch.float32 or not p.is_cpu or not _holds_data(p):
                 raise Unsupported(name)
-            parameters.append(p)
+            # a view with gaps is copied: index and gradient rely on the strides
+            parameters.append(p if p.is_contiguous() or p.is_contiguous(memory_format=LAST) else p.contiguous())
         if inputs[0].shape[0] < 2 and any(isinstance(m, nn.BatchNorm2d) and m.training for m in self.modules):
             raise Unsupported("one image")
         return parameters
@@ -143,13 +165,8 @@ class KernelRegion:
 
 def _holds_data(tensor: Tensor) -> bool:
     """Not so tensors that stand for others, as the shards of fully_shard do."""
-    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-
-
-def _dense_in_memory(parameter: Tensor) -> Tensor:
-    """The parameter, copied if it is a view with gaps: index and gradient rely on its strides."""
-    last = parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
-    return parameter if last or parameter.is_contiguous() else parameter.contiguous()
+    kind = type(tensor)
+    return kind is nn.Parameter or kind is Tensor or kind.__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 class _RegionFunction(torch.autograd.Function):
@@ -159,24 +176,12 @@ class _RegionFunction(torch.autograd.Function):
     def forward(ctx: Any, owner: KernelRegion, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, parameters = tensors[:count], tensors[count:]
         needed = ctx.needs_input_grad[2:]
-        training = any(needed)
-        with owner.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
-            shapes = tuple(x.shape for x in inputs)
-            if owner.region.kind == "rows":
-                shapes = tuple(torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs)
-            program = owner.program(shapes, tuple(needed[:count]) if training else None)
-            holder = program.lease()
-            run = Run(Calls(owner.lib), dict(zip(owner.keys, parameters, strict=True)), list(inputs))
-            for call in holder.lease.forward:
-                call(run)
-            run.calls.make()
-            if run.counted:
-                torch._foreach_add_(run.counted, 1)
-        if training:
+        outputs, holder = owner.forward(inputs, parameters, tuple(needed[:count]) if any(needed) else None)
+        if any(needed):
             ctx.save_for_backward(*parameters)
             ctx.owner, ctx.count, ctx.holder = owner, count, holder
-            ctx.shapes = [y.shape for _, y in sorted(run.outputs.items())]
-        return tuple(y for _, y in sorted(run.outputs.items()))
+            ctx.shapes = [y.shape for y in outputs]
+        return outputs
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +19,7 @@ from zosam.optim.schedules import Constant, Schedule
 from zosam.ranks import Ranks, current
 from zosam.stream import stream
 
+Move = Callable[["Direction", float], None]
 Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
 
 
@@ -135,20 +136,34 @@ class SharpnessAware(Optimizer):
         return dot(a, b, self.coordinates.shards)
 
     @contextmanager
-    def displaced(self, direction: Direction | None, by: float | None = None) -> Iterator[None]:
-        """Go `rho` times `direction` (or `by` times), and come back exactly to where it began."""
+    def displaced(self, direction: Direction | None, by: float | None = None) -> Iterator[Move]:
+        """Go `rho` times `direction` (or `by` times), and come back exactly to where it began.
+
+        It gives a function that goes somewhere else instead: so many times a direction, from where it began too.
+        """
         started = self._home and (self._home.space, self._home.space.read())
-        try:
-            if direction is not None:
-                self._displace(direction, by)
-                del direction
-            yield
-        finally:
+
+        def leave() -> None:
             if started is None or self._home is None:
                 self._come_home()
             else:
                 started[0].write(started[1])
                 self._home = self._home._replace(written=started[0].versions())
+
+        def move(direction: Direction, by: float) -> None:
+            if started is None and self._untouched(self._home):
+                self._last = self._home  # it is known where it began: no need to be there in between
+            else:
+                leave()
+            self._displace(direction, by)
+
+        try:
+            if direction is not None:
+                self._displace(direction, by)
+                del direction
+            yield move
+        finally:
+            leave()
 
     # --- what users call ---------------------------------------------------------------------------------------------
 
@@ -305,8 +320,7 @@ class SharpnessAware(Optimizer):
 
     def _displace(self, direction: Direction, by: float | None = None) -> None:
         space, last = self.coordinates, self._last
-        untouched = last is not None and last.space is space and last.written == space.versions()
-        here = last.weights if last is not None and untouched else space.read()
+        here = last.weights if last is not None and self._untouched(last) else space.read()
         radius = self._radius() if by is None else by
         home = Home(space, here, []) if self._home is None else self._home
         self._home = home
@@ -318,6 +332,10 @@ class SharpnessAware(Optimizer):
         self._home = home._replace(written=space.versions())
         if by is None and self.diagnostics is not None:
             self._note("relative_length", self.length(space.read() - here) / self.length(here))
+
+    def _untouched(self, home: Home | None) -> bool:
+        """Whether the weights are as we have left them."""
+        return home is not None and home.space is self.coordinates and home.written == home.space.versions()
 
     def _come_home(self) -> None:
         if self._home is not None:

@@ -144,9 +144,9 @@ class ZOSAM(SharpnessAware):
 
     def _difference(self, closure: Closure, e: Tensor | Replayed) -> float:
         """L(θ + he) − L(θ − he), under the same noise."""
-        with self.displaced(e, by=self._reach()):
+        with self.displaced(e, by=self._reach()) as move:
             up = self.evaluate(closure, self.part)
-        with self.displaced(e, by=-self._reach()):
+            move(e, -self._reach())
             down = self.evaluate(closure, self.part)
         self._note("loss_up", up)
         self._note("loss_down", down)
