@@ -199,15 +199,15 @@ def test_same_bits_for_the_same_threads(always: None, masks: Any) -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             runs = []
-            for team in [lib.team, None] * 10:  # torch's threads, and our own
-                lib.c.zk_use_team(team)
+            for team in [lib.team, (None, None)] * 10:  # torch's threads, and our own
+                lib.c.zk_use_team(*team)
                 model.zero_grad()
                 model(x).square().sum().backward()
                 runs.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
             assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
     finally:
         torch.set_num_threads(before)
-        lib.c.zk_use_team(lib.team)
+        lib.c.zk_use_team(*lib.team)
 
 
 FORK = """

@@ -20,6 +20,6 @@ def doctor() -> list[str]:
         lines.append(f"kernels: none, so everything runs dense: {build.find_library()[1]}")
     lines.append(f"compiler: {build.compiler() or 'none found (set CC, or install gcc or clang)'}")
     lines.append(f"cache: {build.cache_folder()}")
-    whose = "" if lib is None else ", torch's own" if lib.team else ", in a pool beside torch's"
+    whose = "" if lib is None else ", torch's own" if lib.team[0] else ", in a pool beside torch's"
     lines.append(f"threads: {torch.get_num_threads()}{whose} (torch.set_num_threads changes it for the kernels too)")
     return lines

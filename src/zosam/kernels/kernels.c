@@ -154,7 +154,7 @@ typedef void (*Work)(void *job, int thread, int64_t chunk, int64_t chunks);
 static struct {
     pthread_mutex_t lock, busy;
     pthread_cond_t wake, done;
-    int workers, threads, open, inside, backwards, joined;
+    int workers, threads, open, inside, backwards;
     uint64_t round;
     int64_t chunks;
     Work work;
@@ -217,8 +217,9 @@ static void *worker(void *argument) {
     return NULL;
 }
 
-/* How the program around us runs a function on several threads, if it has said so. */
+/* How the program around us runs a function on several threads, and which of them one is, if it has said so. */
 static void (*team)(void (*function)(void *), void *argument, unsigned threads, unsigned flags);
+static int (*seat)(void);
 
 static void forget_workers(void) { /* a forked child has none of the parent's threads */
     team = NULL;
@@ -236,16 +237,18 @@ static void mind_forks(void) {
     registered = 1;
 }
 
-/* `function` is GOMP_parallel of the OpenMP runtime that the program uses anyway.  Its idle threads wait in a loop for
- * some milliseconds, so that threads of our own would have to share their cores.  NULL: threads of our own. */
-EXPORT void zk_use_team(void *function) {
+/* GOMP_parallel and omp_get_thread_num of the OpenMP runtime that the program uses anyway.  Its idle threads wait in a
+ * loop for some milliseconds, so that threads of our own would have to share their cores.  NULL: threads of our own. */
+EXPORT void zk_use_team(void *parallel, void *thread_number) {
     mind_forks();
-    *(void **)&team = function;
+    *(void **)&team = parallel;
+    *(void **)&seat = thread_number;
 }
 
+/* The same thread takes the same blocks in every call, and finds some of them in its own cache. */
 static void join_in(void *unused) {
     (void)unused;
-    work_off(__atomic_fetch_add(&pool.joined, 1, __ATOMIC_RELAXED));
+    work_off(seat());
 }
 
 static void hire(int threads) {
@@ -276,7 +279,6 @@ static void run(Work work, void *job, int64_t chunks, int threads, int backwards
     pool.chunks = chunks;
     pool.threads = threads;
     pool.backwards = backwards;
-    pool.joined = 0;
     for (int i = 0; i < threads; i++) {
         uint64_t first = (uint64_t)(chunks * i / threads), end = (uint64_t)(chunks * (i + 1) / threads);
         __atomic_store_n(&pool.left[i].range, first | end << 32, __ATOMIC_RELEASE);

@@ -59,9 +59,9 @@ class Library:
         self.c.zk_lanes.restype = Integer
         self.c.zk_variant.restype = ctypes.c_char_p
         self.c.zk_calls.argtypes = [Pointer, Integer]
-        self.c.zk_use_team.argtypes = [Pointer]
+        self.c.zk_use_team.argtypes = [Pointer, Pointer]
         self.team = torchs_team()
-        self.c.zk_use_team(self.team)
+        self.c.zk_use_team(*self.team)
         self.lanes = int(self.c.zk_lanes())
         self.variant = self.c.zk_variant().decode()
 
@@ -86,16 +86,18 @@ class Calls:
             raise MemoryError("the sparse kernels could not allocate their working memory")
 
 
-def torchs_team() -> int | None:
-    """Where torch's OpenMP runtime runs a function on its threads, which the kernels share; None if it has no such.
+def torchs_team() -> tuple[int, int] | tuple[None, None]:
+    """How torch's OpenMP runtime runs a function on its threads, which the kernels share, and numbers them.
 
-    Nothing is linked: the symbol is looked up among the libraries that torch has loaded.
+    Nothing is linked: the symbols are looked up among the libraries that torch has loaded. None if they are not there.
     """
     try:
-        function = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+        loaded = ctypes.CDLL(torch._C.__file__)
+        functions = loaded.GOMP_parallel, loaded.omp_get_thread_num
     except (OSError, AttributeError):  # another kind of runtime, or none
-        return None
-    return ctypes.cast(function, Pointer).value
+        return None, None
+    parallel, number = (int(ctypes.cast(function, Pointer).value or 0) for function in functions)
+    return parallel, number
 
 
 def disabled() -> bool:
