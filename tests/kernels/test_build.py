@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zosam.kernels import build, doctor
+from zosam.kernels import build, doctor, library
 
 
 def test_every_variant_compiles_and_says_its_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +73,20 @@ def test_a_source_that_does_not_compile_is_a_reason(tmp_path: Path, monkeypatch:
     assert path is None
     assert "error" in reason
     assert not list((tmp_path / "cache").glob("*.so"))
+
+
+def test_a_library_of_something_else_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that was built from an older source."""
+    compiler = build.compiler()
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "other.c").write_text("long zk_lanes(void) { return 8; }")
+    subprocess.run([compiler, "-shared", "-fPIC", "other.c", "-o", "other.so"], cwd=tmp_path, check=True)
+    monkeypatch.setenv("ZOSAM_LIBRARY", str(tmp_path / "other.so"))
+    with pytest.warns(RuntimeWarning, match="runs dense"):
+        assert library.load.__wrapped__() is None
+    monkeypatch.setattr(library, "load", lambda: None)
+    assert any("other.so" in line for line in doctor())
 
 
 def test_the_doctor_tells_what_will_run() -> None:

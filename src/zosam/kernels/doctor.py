@@ -17,7 +17,9 @@ def doctor() -> list[str]:
     elif library.disabled():
         lines.append("kernels: switched off by ZOSAM_DENSE, so everything runs dense")
     else:
-        lines.append(f"kernels: none, so everything runs dense: {build.find_library()[1]}")
+        path, reason = build.find_library()
+        why = reason if path is None else f"{path} is no library of these kernels"
+        lines.append(f"kernels: none, so everything runs dense: {why}")
     lines.append(f"compiler: {build.compiler() or 'none found (set CC, or install gcc or clang)'}")
     lines.append(f"cache: {build.cache_folder()}")
     whose = "" if lib is None else ", torch's own" if lib.team[0] else ", in a pool beside torch's"

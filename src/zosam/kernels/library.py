@@ -116,6 +116,6 @@ def load() -> Library | None:
         return None
     try:
         return Library(path, origin)
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # not a library, or not one of these kernels
         warnings.warn(f"no sparse kernels, so everything runs dense: {error}", RuntimeWarning, stacklevel=3)
         return None

@@ -19,8 +19,8 @@ from zosam.optim.schedules import Constant, Schedule
 from zosam.ranks import Ranks, current
 from zosam.stream import stream
 
-Move = Callable[["Direction", float], None]
 Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
+Move = Callable[[Direction, float], None]
 
 
 class Home(NamedTuple):
