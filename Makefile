@@ -30,17 +30,17 @@ test-ecosystem:  ## the tests beside Lightning, accelerate and transformers, in 
 	@test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
 	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0 setuptools
 	@.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,ecosystem]'
-	@OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem tests/models/test_ecosystem.py
+	@OMP_NUM_THREADS=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem tests/lab/models/test_ecosystem.py
 
 test-native: setup ## the kernel tests under the address and undefined-behaviour sanitizers
 	@$(BIN)/python tests/kernels/native.py
 
 test-ray: setup  ## sweeps on a Ray cluster of this machine
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt ray
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/paper/test_cluster.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/lab/paper/test_cluster.py
 
 test-long: setup ## thirty kills and five minutes of hostile files
-	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest tests/faults tests/fuzz
+	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest tests/lab/faults tests/lab/fuzz
 
 wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
 	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"

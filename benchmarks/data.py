@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zosam.data import DataError, Tensors
-from zosam.data.augment import Augmented
-from zosam.data.cifar import CIFAR10, Bytes, read_split
-from zosam.data.corrupt import CORRUPTIONS, corrupt
-from zosam.models import resnet32
+from zosam.lab.data import DataError, Tensors
+from zosam.lab.data.augment import Augmented
+from zosam.lab.data.cifar import CIFAR10, Bytes, read_split
+from zosam.lab.data.corrupt import CORRUPTIONS, corrupt
+from zosam.lab.models import resnet32
 
 BATCH = 128
 

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from zosam.data import digits
-from zosam.models import digits_net
+from zosam.lab.data import digits
+from zosam.lab.models import digits_net
+from zosam.lab.train import classification, fit
 from zosam.names import settings_of
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
-from zosam.sparse.exploration import Exploration
-from zosam.train import classification, fit
+from zosam.sparse.ever_active import Exploration
 
 EPOCHS, SPARSITY = 15, 0.9
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in METHODS}

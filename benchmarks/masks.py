@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from zosam.models import resnet50_cifar
+from zosam.lab.models import resnet50_cifar
 from zosam.sparse import METHODS
 
 SETTINGS: dict[str, dict[str, Any]] = {"deepr": {"temperature": 0.0}, "mest": {"lam": 0.1}}

@@ -19,8 +19,8 @@ from statistics import median
 import torch
 from torch.nn import functional as F
 
-from zosam.measure.throughput import seconds
-from zosam.models import resnet32
+from zosam.lab.measure.throughput import seconds
+from zosam.lab.models import resnet32
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.sparse import RigL
 

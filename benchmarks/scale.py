@@ -2,9 +2,9 @@
 
     python benchmarks/scale.py [--out results/scale.json]
 
-Counted: a hook on DistributedDataParallel's buckets gives the bytes of gradients, `zosam.ranks.Ranks.sent` all else
-that a rank hands to an all-reduce or all-gather. Modelled: the time of an all-reduce of n bytes on W ranks, latency a
-and bandwidth b, is that of a ring, 2(W-1)a + 2(W-1)/W n/b, or of a tree, 2 log2(W) a + 2n/b, whichever is less.
+Counted: a hook on DistributedDataParallel's buckets gives the bytes of gradients, `Ranks.sent` all else that a rank
+hands to an all-reduce or all-gather. Modelled: the time of an all-reduce of n bytes on W ranks, latency a and bandwidth
+b, is that of a ring, 2(W-1)a + 2(W-1)/W n/b, or of a tree, 2 log2(W) a + 2n/b, whichever is less.
 Gradients travel while backward runs, and only what takes longer than backward is paid; all else is paid in full. A
 backward costs two forwards, and BatchNorm is left out. Figures of the model are no measurements.
 """
@@ -29,11 +29,11 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from zosam.models import build
+from zosam.distributed.ddp import parallel
+from zosam.distributed.ranks import current
+from zosam.lab.models import build
+from zosam.lab.run import made_with
 from zosam.optim import SAM, SGD, ZOSAM, SharpnessAware
-from zosam.parallel import parallel
-from zosam.ranks import current
-from zosam.run import made_with
 from zosam.sparse import RigL
 
 STEPS = 3

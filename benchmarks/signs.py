@@ -21,10 +21,10 @@ from torch import Tensor
 
 from zosam import ZOSAM
 from zosam.files import write_json
-from zosam.optim.directions import drawn, made
+from zosam.lab.run import Run, load_data, made_with, run
+from zosam.lab.train import classification
 from zosam.optim.passes import Closure
-from zosam.run import Run, load_data, made_with, run
-from zosam.train import classification
+from zosam.optim.probes import drawn, made
 
 CHOICES = [(0, 2), (0, 4), (0, 8), (0, 12), (0, 16), (1, 1), (1, 8)]  # so many batches ago, every n-th picture
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zosam import models
-from zosam.measure.throughput import beside
+from zosam.lab import models
+from zosam.lab.measure.throughput import beside
 from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM
 from zosam.sparse import RigL
 

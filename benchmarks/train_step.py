@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, doctor, report
-from zosam.models import deit_tiny, resnet32, resnet32_he, resnet50_cifar, wrn28_10
+from zosam.lab.models import deit_tiny, resnet32, resnet32_he, resnet50_cifar, wrn28_10
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import METHODS
 

@@ -11,7 +11,8 @@ import warnings
 import pytest
 import torch
 
-from zosam import files, room
+from zosam import files
+from zosam.lab import disk_space as room
 
 STATE = {"weights": torch.arange(5.0), "step": 3}
 

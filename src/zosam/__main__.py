@@ -1,5 +1,5 @@
 """`python -m zosam` is `zosam`."""
 
-from zosam.cli import main
+from zosam.lab.cli import main
 
 main()

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zosam import tree
+from zosam.lab import serialize as tree
 
 MAGIC, VERSION = b"zosam checkpoint ", b"2"
 LARGEST_JSON = 1 << 26  # a record of a million epochs is smaller

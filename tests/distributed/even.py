@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import nn
 
-from zosam import data, models
-from zosam.data import Tensors
-from zosam.run import Run
+from zosam.lab import data, models
+from zosam.lab.data import Tensors
+from zosam.lab.run import Run
 
 
 def even(batch_size=96, seed=0, device="cpu", rank=0, world=1):

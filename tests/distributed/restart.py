@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zosam.run import Run, run
+from zosam.lab.run import Run, run
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

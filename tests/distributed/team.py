@@ -53,7 +53,7 @@ class Team:
 
     def start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "zosam.run", "torch.testing"])
+        context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "zosam.lab.run", "torch.testing"])
         meeting = tempfile.mktemp(prefix="zosam-team-")
         pipes = [context.Pipe() for _ in range(self.world)]
         self.pipes = [mine for mine, _ in pipes]

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from zosam.distributed.ranks import current
 from zosam.optim import OPTIMIZERS
-from zosam.ranks import current
 from zosam.sparse import METHODS
 
 from . import trials

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from zosam import accelerate
+from zosam.distributed.ranks import current
 from zosam.kernels import library
 from zosam.optim import SAM, ZOSAM
-from zosam.ranks import current
 from zosam.sparse import METHODS, Magnitude, RigL
-from zosam.sparse.hold import MasksDiffer
+from zosam.sparse.masks import MasksDiffer
 
 from . import trials
 

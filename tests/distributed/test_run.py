@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 from torch.nn import functional as F
 
-from zosam import data, models
-from zosam.ranks import current
-from zosam.run import Run, finished, run
+from zosam.distributed.ranks import current
+from zosam.lab import data, models
+from zosam.lab.run import Run, finished, run
 
 from . import even
 

@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from zosam import models, sharded_files
+from zosam.distributed import sharded_files
+from zosam.distributed.fsdp import local, shared_like, whole
+from zosam.distributed.ranks import current
+from zosam.lab import models
 from zosam.optim import ESAM, OPTIMIZERS, ZOSAM
-from zosam.ranks import current
-from zosam.sharded import local, shared_like, whole
 from zosam.sparse import METHODS, RigL
 
 from . import even, trials

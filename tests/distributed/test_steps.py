@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from zosam.distributed.ranks import ALONE, Ranks, current
 from zosam.optim import ESAM, OPTIMIZERS, SAM, ZOSAM
-from zosam.ranks import ALONE, Ranks, current
 from zosam.sparse import RigL
 
 from . import trials

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from zosam.parallel import SyncedNorm
-from zosam.ranks import current
+from zosam.distributed.ddp import SyncedNorm
+from zosam.distributed.ranks import current
 
 
 def shared_fixtures():

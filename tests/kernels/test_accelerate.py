@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, library, report, restore
-from zosam.models import digits_net
+from zosam.lab.models import digits_net
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import RigL
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels.graph import regions, trace
-from zosam.models import digits_net, resnet20
+from zosam.lab.models import digits_net, resnet20
 
 
 def found(model: nn.Module) -> list[tuple[str, list[str]]]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from zosam.kernels import accelerate, build, choose, library
-from zosam.models import digits_net
-from zosam.models.deit import Layer
-from zosam.models.resnet_cifar import CifarResNet
+from zosam.lab.models import digits_net
+from zosam.lab.models.deit import Layer
+from zosam.lab.models.resnet_cifar import CifarResNet
 
 from .conftest import FixedMasks
 from .recorder import CALLS, Call, Recorder

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, report
-from zosam.models.deit import Layer
+from zosam.lab.models.deit import Layer
 
 from .exact import QUICK, agree
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from zosam import accelerate
 from zosam.kernels import choose, library
+from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS, ZOSAM
-from zosam.run import Run, run
 from zosam.sparse import RigL
 
 kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zosam.sparse.periodic import Periodic
+from zosam.sparse.updates import Periodic
 
 
 def pruned_are_zero(t):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zosam.models import resnet32
+from zosam.lab.models import resnet32
 from zosam.sparse.budgets import BUDGETS, allowance, counts, er, erk, fill, uniform
-from zosam.sparse.layers import prunable
+from zosam.sparse.prunable import prunable
 
 RESNET32 = {n: tuple(w.shape) for n, w in prunable(resnet32()).items()}
 SIZE = {n: math.prod(s) for n, s in RESNET32.items()}

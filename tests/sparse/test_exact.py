@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from zosam.models import resnet32
+from zosam.lab.models import resnet32
 from zosam.names import settings_of
 from zosam.sparse import METHODS
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from zosam.models import resnet32
+from zosam.lab.models import resnet32
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import MEST, SET, SNFS, RigL, TopKAST
 

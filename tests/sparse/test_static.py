@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from zosam.models import resnet32
+from zosam.lab.models import resnet32
 from zosam.sparse import SNIP, GraSP, Magnitude, Random, SynFlow
 
 from .toy import largest, layers, masks, sgd

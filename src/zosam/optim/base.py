@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.coordinates import Coordinates, signature
+from zosam.distributed.ranks import Ranks, current
 from zosam.optim.geometry import cosine, dot, norm, unit
 from zosam.optim.memory import Memory
 from zosam.optim.passes import Closure, Keep, Passes
 from zosam.optim.schedules import Constant, Schedule
-from zosam.ranks import Ranks, current
-from zosam.stream import stream
+from zosam.optim.vector import Coordinates, signature
+from zosam.random_stream import stream
 
 Direction = Tensor | Iterable[Tensor]  # a vector over the active coordinates, or its parts, one per parameter
 Move = Callable[[Direction, float], None]

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
-from zosam.optim.directions import momentum, require_momentum
 from zosam.optim.passes import Closure
+from zosam.optim.probes import momentum, require_momentum
 from zosam.optim.schedules import Schedule
 
 

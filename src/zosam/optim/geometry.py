@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zosam.ranks import ALONE, Ranks
+from zosam.distributed.ranks import ALONE, Ranks
 
 
 def norm(vector: Tensor, shards: Ranks = ALONE) -> Tensor:

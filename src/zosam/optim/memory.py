@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zosam.optim.coordinates import Coordinates
+from zosam.optim.vector import Coordinates
 
 
 class Memory:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zosam.optim.moment import Modules, Moment
-from zosam.parallel import Averaging
-from zosam.ranks import ALONE, Ranks
+from zosam.distributed.ddp import Averaging
+from zosam.distributed.ranks import ALONE, Ranks
+from zosam.optim.snapshot import Modules, Moment
 
 Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]

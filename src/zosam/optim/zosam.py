@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import Direction, SharpnessAware
-from zosam.optim.directions import DISTRIBUTIONS, Replayed, draw, drawn, made, momentum, orthonormal, require_momentum
 from zosam.optim.geometry import largest
 from zosam.optim.pair import Buffers, keep_freed_memory, settle, standing_in
 from zosam.optim.passes import Closure, NoBackward, part_of_batch, require_finite
+from zosam.optim.probes import DISTRIBUTIONS, Replayed, draw, drawn, made, momentum, orthonormal, require_momentum
 from zosam.optim.schedules import Schedule
 
 Guide = Callable[["ZOSAM"], "Tensor | Sequence[Tensor]"]

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.parallel import unwrapped
-from zosam.sharded import any_sharded, shared_like, whole
+from zosam.distributed.ddp import unwrapped
+from zosam.distributed.fsdp import any_sharded, shared_like, whole
+from zosam.random_stream import stream
 from zosam.sparse import budgets
-from zosam.sparse.account import Account
 from zosam.sparse.budgets import Budget
-from zosam.sparse.hold import Hold, Masks
-from zosam.sparse.layers import Pattern, split
+from zosam.sparse.masks import Hold, Masks
 from zosam.sparse.patterns import NM, Unstructured, structure
-from zosam.sparse.top import laid_out_like, top_of_all
-from zosam.stream import stream
+from zosam.sparse.prunable import Pattern, split
+from zosam.sparse.report import Account
+from zosam.sparse.top_k import laid_out_like, top_of_all
 
 Counts = int | Mapping[str, int]  # for all layers together, or for each
 

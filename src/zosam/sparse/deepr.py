@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sparse.hold import Masks
-from zosam.sparse.periodic import Periodic
-from zosam.sparse.top import top
+from zosam.sparse.masks import Masks
+from zosam.sparse.top_k import top
+from zosam.sparse.updates import Periodic
 
 
 class DeepR(Periodic):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sharded import whole
-from zosam.sparse.hold import Masks
-from zosam.sparse.periodic import Periodic
-from zosam.sparse.top import top
+from zosam.distributed.fsdp import whole
+from zosam.sparse.masks import Masks
+from zosam.sparse.top_k import top
+from zosam.sparse.updates import Periodic
 
 
 class Dynamic(Periodic):

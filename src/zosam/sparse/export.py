@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zosam import files
 from zosam.names import find
-from zosam.sparse.files import save_compressed
+from zosam.sparse.save import save_compressed
 
 FORMS = {"dense": "model.safetensors", "compressed": "model.sparse.safetensors", "onnx": "model.onnx"}
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from zosam.sparse.base import Counts
-from zosam.sparse.hold import Masks
-from zosam.sparse.periodic import Periodic
+from zosam.sparse.masks import Masks
+from zosam.sparse.updates import Periodic
 
 
 class GMP(Periodic):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.base import Counts, Sparsity
-from zosam.sparse.hold import Masks
+from zosam.sparse.masks import Masks
 
 
 class LTH(Sparsity):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.hold import Masks
+from zosam.sparse.masks import Masks
 from zosam.sparse.patterns import NM
 
 

@@ -12,7 +12,7 @@ import re
 import torch
 from torch import Tensor
 
-from zosam.sparse.top import top
+from zosam.sparse.top_k import top
 
 
 class Unstructured:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.hold import Masks
+from zosam.sparse.masks import Masks
 
 
 class RigL(Dynamic):

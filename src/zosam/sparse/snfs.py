@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from zosam.sparse.budgets import fill
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.hold import Masks
-from zosam.sparse.top import top
+from zosam.sparse.masks import Masks
+from zosam.sparse.top_k import top
 
 
 class SNFS(Dynamic):

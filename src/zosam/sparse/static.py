@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from zosam.optim.passes import NoBackward, Passes
 from zosam.sparse.base import Sparsity
-from zosam.sparse.hold import Masks
+from zosam.sparse.masks import Masks
 
 
 class Static(Sparsity):

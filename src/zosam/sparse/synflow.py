@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from zosam.sparse.hold import Masks
-from zosam.sparse.layers import prunable
+from zosam.sparse.masks import Masks
+from zosam.sparse.prunable import prunable
 from zosam.sparse.static import ByLoss
 
 

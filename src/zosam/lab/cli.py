@@ -1,0 +1,220 @@
+"""The command line: `zosam train`, `zosam list`, `zosam show`, `zosam demo`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from zosam.files import Busy
+from zosam.lab.paper import commands
+from zosam.lab.preempt import Preempted
+from zosam.lab.record import read_record
+from zosam.lab.run import Run, run
+from zosam.names import summary
+
+console = Console()
+app = tyro.extras.SubcommandApp()
+for command in (commands.table, commands.figure, commands.report):
+    app.command(command)
+
+
+@app.command
+def train(
+    what: Annotated[Run, tyro.conf.arg(name="")],
+    out: Path = Path("runs"),
+    data_dir: str | None = None,
+    checkpoint_minutes: float = 10.0,
+) -> None:
+    """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
+
+    It ends with code 0 when done, 2 if something is wrong, 75 after SIGTERM (run it again), 130 after Ctrl-C.
+
+    Args:
+        what: What to train.
+        out: Folder that holds the folders of all runs.
+        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        checkpoint_minutes: How often to write a checkpoint within an epoch; there is one after every epoch.
+    """
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task(what.folder, total=None)
+        record = run(
+            what,
+            out,
+            data_dir=data_dir,
+            tick=lambda done, of: progress.update(task, completed=done, total=of),
+            checkpoint_minutes=checkpoint_minutes,
+        )
+        progress.update(task, completed=record.last["step"], total=record.last["step"])
+    show(record.path)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """Every optimizer, sparse method, network and data set, with one line each."""
+    from zosam.lab.data import DATA
+    from zosam.lab.models import MODELS
+    from zosam.optim import OPTIMIZERS
+    from zosam.sparse import METHODS
+
+    for title, things in (
+        ("optimizers", OPTIMIZERS),
+        ("sparse methods", METHODS),
+        ("networks", MODELS),
+        ("data sets", DATA),
+    ):
+        table = Table("name", "", title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+        for name, thing in things.items():
+            table.add_row(f"  [bold]{name}[/bold]", summary(thing))
+        console.print(table, end="\n\n")
+
+
+@app.command
+def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
+    """How a run was made and how it ended.
+
+    Args:
+        path: The run's folder.
+    """
+    if not (path / "record.json").exists():
+        begun = (path / "run.json").exists()
+        raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
+    record = read_record(path)
+    last = record["epochs"][-1]
+    best = max(record["epochs"], key=lambda e: e["test_accuracy"])
+    defaults = Run()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for field, value in record["run"].items():
+        mark = "" if getattr(defaults, field, None) == value else "  (not the default)"
+        table.add_row(plain(f"  {field}"), plain(f"{value}{mark}"))
+    table.add_row("", "")
+    table.add_row("  status", record["status"])
+    table.add_row("  epochs, steps", f"{last['epoch']}, {last['step']:,}")
+    table.add_row(
+        "  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"
+    )
+    table.add_row("  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}")
+    table.add_row("  sparsity", f"{last['sparsity']:.2%}")
+    table.add_row("  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward")
+    table.add_row("  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s")
+    table.add_row("  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items())))
+    console.print(plain(f"{path}\n"), style="bold", highlight=False)
+    console.print(table, highlight=False)
+
+
+def plain(text: str) -> Text:
+    """Text from a file, as it is: neither markup nor control characters do anything."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))
+
+
+@app.command
+def demo(out: Path = Path("runs")) -> None:
+    """Train a sparse network on the digits under SGD, SAM and ZO-SAM, and compare them: about a minute.
+
+    Args:
+        out: Folder that holds the folders of all runs.
+    """
+    from zosam.lab.demo import demo
+
+    demo(out)
+
+
+@app.command
+def export(
+    path: Annotated[Path, tyro.conf.Positional],
+    form: Literal["compressed", "dense", "onnx"] = "compressed",
+    out: Path | None = None,
+    data_dir: str | None = None,
+    model: str | None = None,
+) -> None:
+    """Write the network of a finished run as compressed or dense safetensors, or as ONNX.
+
+    Args:
+        path: The run's folder.
+        form: compressed holds active weights and one bit per weight; dense a plain state_dict; onnx the network.
+        out: Folder for the file; by default the run's.
+        data_dir: Where data sets lie, for the example picture that ONNX needs.
+        model: The network, module:function, if it is your own: a record alone does not make its code run.
+    """
+    from zosam.lab import models
+    from zosam.lab.run import finished, load_data
+    from zosam.sparse.export import export
+
+    record = finished(path)
+    example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None
+    own = None if model is None else models.build(model, record.classes)
+    file = export(record.load(own), out or path, form, masks=record.masks() or None, example=example)
+    console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
+
+
+@app.command
+def doctor() -> None:
+    """Which sparse kernels this machine runs, and why."""
+    from zosam.kernels import doctor
+
+    console.print("\n".join(doctor()), highlight=False)
+
+
+def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
+    """Download cifar10, cifar100 or cifar10-c from its official address; stopped, it goes on where it was.
+
+    Args:
+        name: Which data set.
+        data_dir: Where to; else $ZOSAM_DATA, else ~/.cache/zosam.
+    """
+    from zosam.lab.data.download import get
+
+    console.print(f"{name} is in {get(name, data_dir)}", highlight=False)
+
+
+def corrupt(
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    only: tuple[str, ...] = (),
+    seed: int = 0,
+    processes: int | None = None,
+) -> None:
+    """Make CIFAR-10-C, 19 corruptions at 5 severities, from CIFAR-10's test set; files that are there are kept.
+
+    Args:
+        data_dir: Where CIFAR-10 lies; else $ZOSAM_DATA, else ~/.cache/zosam.
+        out: Folder for the files; by default CIFAR-10-C beside CIFAR-10.
+        only: Some of the corruptions, by name.
+        seed: Seed of all noise.
+        processes: How many at once; by default one per core.
+    """
+    from zosam.lab.data.corrupt import generate
+
+    console.print(f"CIFAR-10-C is in {generate(data_dir, out, only, seed, processes)}", highlight=False)
+
+
+@app.command(name="data")
+def data(
+    action: Annotated[
+        Annotated[Any, tyro.conf.subcommand(name="get", constructor=get)]
+        | Annotated[Any, tyro.conf.subcommand(name="corrupt", constructor=corrupt)],
+        tyro.conf.arg(name=""),
+    ],
+) -> None:
+    """Get data sets, and make CIFAR-10-C."""
+
+
+def main() -> None:
+    try:
+        app.cli(prog="zosam", description="Sparse training that is cheap, robust and real.")
+    except KeyboardInterrupt:
+        console.print("\nStopped. The same command goes on from the last finished epoch.")
+        sys.exit(130)
+    except Preempted as stop:
+        console.print(f"\n{stop}")
+        sys.exit(stop.code)
+    except (ValueError, OSError, FloatingPointError, ImportError, Busy) as error:
+        Console(stderr=True).print(plain(f"zosam: {error}"), style="red", highlight=False)
+        sys.exit(2)

@@ -1,0 +1,27 @@
+"""Data sets: each is a function (batch_size, seed, device, ...) -> Data."""
+
+from zosam.lab.data.batches import Batches, Data, Tensors
+from zosam.lab.data.catalog import DATA, load
+from zosam.lab.data.cifar import cifar10, cifar100
+from zosam.lab.data.cifar_c import cifar10c, corrupted
+from zosam.lab.data.digits import digits
+from zosam.lab.data.errors import DataError
+from zosam.lab.data.image_folder import folder, imagenet
+from zosam.lab.data.place import data_folder
+
+__all__ = [
+    "DATA",
+    "Batches",
+    "Data",
+    "DataError",
+    "Tensors",
+    "cifar10",
+    "cifar10c",
+    "cifar100",
+    "corrupted",
+    "data_folder",
+    "digits",
+    "folder",
+    "imagenet",
+    "load",
+]

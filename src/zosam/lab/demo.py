@@ -1,0 +1,94 @@
+"""The demonstration: one small network on the digits, 90 % sparse, under three optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor
+
+from zosam.kernels import accelerate
+from zosam.lab import data, models
+from zosam.lab.measure.sharpness import sharpness
+from zosam.lab.measure.throughput import ratios, seconds
+from zosam.lab.run import Record, Run, build_method, build_optimizer, load_data, run
+from zosam.lab.train import classification
+
+CONTESTANTS = {"SGD": "sgd", "SAM": "sam", "ZO-SAM": "zosam"}
+
+
+def demo(out: Path = Path("runs")) -> None:
+    """Train a small residual network on the digits with RigL at 90 % under SGD, SAM and ZO-SAM, and compare."""
+    torch.set_num_threads(1)  # a network this small gains nothing from more, and loses much on a busy machine
+    console = Console()
+    console.print("A small residual network on the digits: RigL at 90 % sparsity, 15 epochs.\n")
+    runs = {label: Run(optimizer=name, accelerate=True) for label, name in CONTESTANTS.items()}
+    records = {label: watched(label, what, out, console) for label, what in runs.items()}
+    console.print("\nMeasuring speed (turn about, medians) and sharpness ...\n")
+    dense = replace(runs["SGD"], accelerate=False)
+    times = seconds({label: one_step(what) for label, what in {**runs, "dense": dense}.items()}, rounds=30)
+    speed, gain = ratios(times, "SGD"), ratios(times, "dense")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("", "accuracy", "sparsity", "forward", "backward", "images/s", "vs dense", "sharpness"):
+        table.add_column(column, justify="right" if column else "left")
+    for label, record in records.items():
+        last = record.last
+        table.add_row(
+            label,
+            f"{last['test_accuracy']:.2%}",
+            f"{last['sparsity']:.2%}",
+            f"{last['forward']:,.0f}",
+            f"{last['backward']:,.0f}",
+            f"{speed[label]:.2f}",
+            f"{gain[label]:.2f}",
+            f"{rise(record):.4f}",
+        )
+    console.print(table)
+    console.print()
+    console.print(
+        "accuracy: on the test set. forward, backward: passes in the whole training. images/s: as a ratio to SGD;"
+        " vs dense: as a ratio to SGD on PyTorch's dense kernels. sharpness: the largest rise of the training loss"
+        " within 0.05 of the weights. One seed on 360 test pictures: differences of a percent are noise.\n",
+        style="dim",
+    )
+    for label, record in records.items():
+        console.print(f"{label:>8}  {record.path}", highlight=False)
+    console.print("\nLook into one:  zosam show RUN_FOLDER      Train your own:  zosam train --help")
+
+
+def watched(label: str, what: Run, out: Path, console: Console) -> Record:
+    """The run, with a progress bar."""
+    bars = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    with Progress(*bars, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task(label, total=None)
+        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of))
+        progress.update(task, completed=record.last["step"], total=record.last["step"])
+    return record
+
+
+def one_step(what: Run) -> Callable[[], object]:
+    """A training step of that run on a batch of its own, to be timed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        source = load_data(what)
+        model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = build_optimizer(what, model)
+        sparse = build_method(what, model, optimizer, source, steps=10_000)
+        x, y = next(source.train.epoch(0))
+        if what.accelerate and sparse is not None:
+            accelerate(model, sparse, x)
+    return lambda: optimizer.step(classification(model, x, y))
+
+
+def rise(record: Record) -> float:
+    """The sharpness of a trained network on the whole training set, over its active weights."""
+    model = record.load().eval()
+    train = load_data(record.run).train
+    assert isinstance(train, data.Tensors)
+    masks: dict[Tensor, Tensor] = {model.get_parameter(name): mask for name, mask in record.masks().items()}
+    return sharpness(model, classification(model, train.x, train.y), steps=5, masks=masks)

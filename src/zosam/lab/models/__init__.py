@@ -1,0 +1,24 @@
+"""Networks: each is a function (num_classes=...) -> nn.Module."""
+
+from zosam.lab.models.catalog import MODELS, build
+from zosam.lab.models.deit import deit_small, deit_tiny
+from zosam.lab.models.digits_net import digits_net
+from zosam.lab.models.resnet import resnet50, resnet50_cifar
+from zosam.lab.models.resnet_cifar import resnet20, resnet32, resnet32_he, resnet56
+from zosam.lab.models.wide_resnet import wrn, wrn28_10
+
+__all__ = [
+    "MODELS",
+    "build",
+    "deit_small",
+    "deit_tiny",
+    "digits_net",
+    "resnet20",
+    "resnet32",
+    "resnet32_he",
+    "resnet50",
+    "resnet50_cifar",
+    "resnet56",
+    "wrn",
+    "wrn28_10",
+]

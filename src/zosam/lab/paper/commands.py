@@ -1,0 +1,245 @@
+"""`zosam table`, `zosam figure` and `zosam report`: say what is missing and what it costs, run it, show the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from zosam import files
+from zosam.lab.paper import recipes
+from zosam.lab.paper.cluster import on_ray
+from zosam.lab.paper.cost import Costs
+from zosam.lab.paper.figure import FIGURES, load_figure
+from zosam.lab.paper.measured import measured
+from zosam.lab.paper.results_store import Book, line
+from zosam.lab.paper.show import chosen, duration, filled, show
+from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
+from zosam.lab.paper.table import NAMES, load
+from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
+from zosam.lab.run import Run, made_with
+
+Tier = Literal["tiny", "small", "paper"]
+console = Console()
+
+
+def table(
+    name: Annotated[str, tyro.conf.Positional],
+    tier: Tier = "tiny",
+    seeds: int = 3,
+    only: str | None = None,
+    budget: str | None = None,
+    train: bool = True,
+    shard: str | None = None,
+    ray: tuple[str, ...] | None = None,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    out: Path = Path("runs"),
+    results: tuple[Path, ...] = (),
+    save: Path | None = None,
+    data_dir: str | None = None,
+) -> None:
+    """A table of the paper beside ours: say what is missing and what it costs, train that, and compare.
+
+    It can be stopped and run again at any moment, also by several processes at once on the same folder: a finished
+    run is never trained again.
+
+    Args:
+        name: 1 to 6, or table1 to table6.
+        tier: tiny trains on the digits for minutes, small on CIFAR at CPU scale for hours, paper is the real thing.
+        seeds: Trainings of each cell.
+        only: A regular expression on "row / column", such as "(SNIP|MEST).*CIFAR-10 9".
+        budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
+        train: --no-train shows what is there.
+        shard: i/n takes the i-th of n parts of the runs, for job arrays.
+        ray: Train on a Ray cluster: the address, or nothing for one of this machine.
+        cpus: Cores for each trial on the cluster.
+        gpus: GPUs for each trial on the cluster.
+        out: Folder that holds the folders of all runs.
+        results: JSON-lines files with results of runs that are not in the folder.
+        save: Write the runs of this table that are in the folder to such a file.
+        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+    """
+    content = load(name if name.startswith("table") else f"table{name}", tier)
+    cells, book = chosen(content, only), Book.open(out, results)
+    runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
+    if train:
+        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, data_dir)
+        networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
+        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, data_dir)
+    show(filled(content, book, seeds, only), console)
+    if save is not None:
+        _save(save, runs, book)
+
+
+def figure(
+    name: Annotated[str, tyro.conf.Positional],
+    tier: Tier = "tiny",
+    seeds: int = 1,
+    budget: str | None = None,
+    train: bool = True,
+    out: Path = Path("runs"),
+    results: tuple[Path, ...] = (),
+    into: Path = Path("figures"),
+    form: Literal["png", "svg", "pdf"] = "png",
+    data_dir: str | None = None,
+) -> None:
+    """A figure of the paper, or one of ours: train what is missing, measure, and draw.
+
+    Args:
+        name: One of those that `zosam figure list` shows.
+        tier: tiny trains on the digits for minutes, small on CIFAR at CPU scale for hours, paper is the real thing.
+        seeds: Trainings of each series.
+        budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
+        train: --no-train takes what is there.
+        out: Folder that holds the folders of all runs.
+        results: JSON-lines files with results of runs that are not in the folder.
+        into: Folder for the numbers (JSON) and the pictures.
+        form: Of the pictures, which need matplotlib: pip install 'zosam[report]'.
+        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+    """
+    if name == "list":
+        for known in FIGURES:
+            console.print(f"  [bold]{known}[/bold]  {load_figure(known, tier).title}", highlight=False)
+        return
+    content, book = load_figure(name, tier), Book.open(out, results)
+    if not content.runs:
+        raise ValueError(f"the tier {tier} cannot make the figure {name}: take --tier small or paper")
+    runs = with_seeds(content.runs.values(), seeds)
+    if train:
+        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, data_dir)
+        if content.measure == "corruptions":
+            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, data_dir)
+    drawings = measured(content, book, seeds, data_dir)
+    if not drawings:
+        raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
+    for drawing in drawings:
+        file = into / f"{tier}-{drawing['name']}.json"
+        files.write_json(file, drawing)
+        _draw(drawing, file.with_suffix(f".{form}"))
+
+
+def report(
+    out: Path = Path("report.html"),
+    tier: Tier = "tiny",
+    seeds: int = 3,
+    runs: Path = Path("runs"),
+    results: tuple[Path, ...] = (),
+    figures: Path = Path("figures"),
+) -> None:
+    """One page with all tables, verdicts and figures that are there; it opens from disk and needs no network.
+
+    Args:
+        out: The file to write.
+        tier: Whose tables and figures to show.
+        seeds: Trainings of each cell to look for.
+        runs: Folder that holds the folders of all runs.
+        results: JSON-lines files with results of runs that are not in the folder.
+        figures: Folder with the figures that `zosam figure` has made.
+    """
+    from zosam.lab.report.page import write
+
+    book = Book.open(runs, results)
+    tables = [t for n in NAMES if _any(t := filled(load(n, tier), book, seeds))]
+    drawings = [json.loads(f.read_text()) for f in sorted(figures.glob(f"{tier}-*.json"))]
+    if not tables and not drawings:
+        raise ValueError(f"nothing of the tier {tier} is there yet: begin with `zosam table 1 --tier {tier}`")
+    facts = {k: str(v) for k, v in made_with().items() if k != "threads"}
+    facts |= {"tier": tier, "made on": datetime.now(UTC).strftime("%Y-%m-%d")}
+    order = {n: i for i, n in enumerate(FIGURES)}
+    drawings.sort(key=lambda d: max((len(n), -order[n]) for n in order if d["name"].startswith(n))[1], reverse=True)
+    write(out, tables, drawings, facts, f"Sparse training with ZO-SAM: the {tier} tier")
+    console.print(
+        f"{out}  {out.stat().st_size:,} bytes: {len(tables)} tables, {len(drawings)} figures", highlight=False
+    )
+
+
+def _train(
+    runs: list[Run],
+    book: Book,
+    title: str,
+    budget: str | None,
+    shard: str | None,
+    ray: tuple[str, ...] | None,
+    cpus: float,
+    gpus: float,
+    data_dir: str | None,
+) -> None:
+    mine = runs if shard is None else part(runs, shard)
+    todo = missing(mine, book)
+    console.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
+    if not todo:
+        return
+    cost = Costs(book, data_dir).total(todo)
+    console.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        whole = progress.add_task("runs", total=len(todo))
+        if ray is not None:
+            outcome = on_ray(
+                todo, book, address=ray[0] if ray else None, data_dir=data_dir, cpus=cpus, gpus=gpus,
+                told=lambda done, of: progress.update(whole, completed=done, total=of),
+            )  # fmt: skip
+        else:
+            now = progress.add_task("", total=None)
+
+            def watch(run: Run) -> Any:
+                progress.update(whole, completed=len(todo) - len(missing(todo, book)))
+                return lambda done, of: progress.update(now, description=run.folder, completed=done, total=of)
+
+            limit = None if budget is None else seconds(budget)
+            outcome = sweep(todo, book, data_dir=data_dir, budget=limit, watch=watch)
+            progress.update(whole, completed=len(outcome.trained))
+    _tell(outcome)
+
+
+def _tell(outcome: Outcome) -> None:
+    for run, why in outcome.failed.items():
+        console.print(f"failed: {run.folder}: {why}", style="red", highlight=False, markup=False)
+    if outcome.left:
+        console.print(f"{len(outcome.left)} runs did not fit into the budget; the same command goes on with them.")
+
+
+def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None) -> None:
+    records = [r for run in runs if (r := book.get(run)) is not None]
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not records) as progress:
+        for record in records:
+            task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
+
+            def tick(done: int, of: int, task: Any = task) -> None:
+                progress.update(task, completed=done, total=of)
+
+            measure_corrupted(record, book, recipes.tier(tier), data_dir, tick)
+
+
+def _save(path: Path, runs: list[Run], book: Book) -> None:
+    """Add the runs to a file of lines; a run that is there already gets its new line."""
+    lines = {json.loads(old)["key"]: old for old in path.read_text().splitlines()} if path.exists() else {}
+    for run in runs:
+        record = book.get(run)
+        if record is not None and (record.path / "record.json").exists():
+            lines[run.key] = line(record, notes=[CORRUPTED])
+    files.write(path, "".join(f"{text}\n" for text in lines.values()).encode())
+    console.print(f"{path}: {len(lines)} runs", highlight=False)
+
+
+def _draw(drawing: dict[str, Any], path: Path) -> None:
+    from zosam.lab.report.still import draw
+
+    try:
+        draw(drawing, path)
+    except ImportError as error:
+        console.print(f"{path.with_suffix('.json')}  (numbers only: {error})", highlight=False, markup=False)
+        return
+    console.print(path, highlight=False)
+
+
+def _any(content: dict[str, Any]) -> bool:
+    return any(cell and cell["ours"] for row in content["rows"] for cell in row["cells"])

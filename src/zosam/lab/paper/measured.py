@@ -1,0 +1,144 @@
+"""Figures from finished runs: each declared figure becomes one or several dicts that the report and matplotlib draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zosam.lab.data import Data, Tensors
+from zosam.lab.measure import budget, convergence, features, landscape, masks_film, robustness
+from zosam.lab.paper import recipes
+from zosam.lab.paper.figure import Figure
+from zosam.lab.paper.results_store import Book
+from zosam.lab.paper.value import corrupted_accuracies
+from zosam.lab.run import Record, load_data
+from zosam.lab.train import classification
+from zosam.sparse.save import saved_masks
+
+Records = Mapping[str, Sequence[Record]]  # by series, one for each seed
+Drawing = dict[str, Any]
+PICTURES = 500  # of the training set, for losses and feature maps
+
+
+def measured(figure: Figure, book: Book, seeds: int = 1, data_dir: str | None = None) -> list[Drawing]:
+    """The figure's drawings, from the runs that are finished; none if no run is."""
+    found: dict[str, list[Record]] = {}
+    for name, run in figure.runs.items():
+        records = [r for seed in range(seeds) if (r := book.get(replace(run, seed=seed))) is not None]
+        if records:
+            found[name] = records
+    if not found:
+        return []
+    drawings = KINDS[figure.measure](figure, found, book, data_dir)
+    for at, drawing in enumerate(drawings):
+        drawing["name"] = figure.name if at == 0 else f"{figure.name}-{drawing['name']}"
+        drawing["title"] = figure.title if at == 0 else f"{figure.title}: {drawing['title']}"
+        drawing["note"] = f"{drawing['note']} {recipes.tier(figure.tier).note}"
+        drawing["tier"] = figure.tier
+    return drawings
+
+
+def _variance(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    series = []
+    for name, records in found.items():
+        each = list(zip(*([e["gradient_variance"] for e in r.epochs] for r in records), strict=True))
+        line: dict[str, Any] = {"name": name, "x": [e["epoch"] for e in records[0].epochs], "y": list(map(fmean, each))}
+        band = {"low": list(map(min, each)), "high": list(map(max, each))} if len(records) > 1 else {}
+        series.append({**line, **band})
+    note = "Trace of the covariance of the gradients that the optimizer stepped with, over the steps of each epoch."
+    about = {"name": "variance", "kind": "lines", "title": "Gradient variance", "note": f"{note} {_seeds(found)}"}
+    return [{**about, "x": "epoch", "y": "gradient variance", "log_y": True, "series": series}]
+
+
+def _surface(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    settings = dict(figure.settings)
+    x, y = _pictures(found, data_dir, settings.pop("pictures", PICTURES))
+    networks: dict[str, landscape.Measured] = {}
+    for name, (record, *_) in found.items():
+        model = record.load()
+        masks = {model.get_parameter(n): m for n, m in record.masks().items()}
+        networks[name] = (model, classification(model, x, y), masks or None)
+    seen = f" Loss on {len(y)} pictures of the training set, not augmented; one seed."
+    drawings = [landscape.figure_surface(networks, **settings), landscape.figure_line(networks)]
+    return [{**d, "note": d["note"] + seen} for d in drawings]
+
+
+def _convergence(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    epochs = {name: [r.epochs for r in records] for name, records in found.items()}
+    return [convergence.curves(epochs, "epochs"), convergence.curves(epochs, "passes")]
+
+
+def _features(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    models = {name: records[0].load() for name, records in found.items()}
+    x, y = _pictures(found, data_dir, PICTURES)
+    classes: dict[str, int] = figure.settings["classes"]
+    shown = {name: x[int((y == label).nonzero()[0])] for name, label in classes.items()}
+    layers = figure.settings["layers"]
+    return [features.figure_features(models, shown, layers), features.figure_concentration(models, x, layers)]
+
+
+def _corruptions(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    accuracies = {name: corrupted_accuracies(records[0].run, book) for name, records in found.items()}
+    known = {name: a for name, a in accuracies.items() if a is not None}
+    return [robustness.figure_corrupted(known, recipes.tier(figure.tier).pictures)] if known else []
+
+
+def _masks(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    (record, *_), *_ = found.values()
+    frames = [(int(file.stem), saved_masks(file)) for file in sorted((record.path / "masks").glob("*.safetensors"))]
+    return [masks_film.film(frames), *masks_film.figures(frames)] if frames else []
+
+
+def _throughput(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    def speed(records: Sequence[Record]) -> float:
+        return fmean(median(e["images_per_second"] for e in r.epochs) for r in records)
+
+    reference = figure.settings["reference"]
+    unit = speed(found[reference]) if reference in found else 1.0
+    label = f"images per second, {reference} = 1" if reference in found else "images per second"
+    values = [speed(records) / unit for records in found.values()]
+    note = f"As the trainings went, so with whatever else the machine did meanwhile. {_seeds(found)}"
+    about = {"name": "throughput", "kind": "bars", "title": "Throughput", "note": note, "y": label}
+    return [{**about, "groups": list(found), "series": [{"name": "images per second", "values": values}]}]
+
+
+def _budget(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
+    epochs = {name: [r.epochs for r in records] for name, records in found.items()}
+    ends = {name: [100 * r.last["test_accuracy"] for r in records] for name, records in found.items()}
+    spread = [(max(e) - min(e)) / 2 for e in ends.values()]
+    note = f"Each trained for as many epochs as the passes of SAM's training pay for. {_seeds(found)}"
+    about = {"name": "budget", "kind": "bars", "title": "Accuracy at equal cost", "note": note, "y": "test accuracy, %"}
+    values = {"name": "test accuracy", "values": [fmean(e) for e in ends.values()], "errors": spread}
+    return [{**about, "groups": list(found), "series": [values]}, budget.equal_budget(epochs)[1]]
+
+
+KINDS: dict[str, Callable[[Figure, Records, Book, str | None], list[Drawing]]] = {
+    "variance": _variance,
+    "surface": _surface,
+    "convergence": _convergence,
+    "features": _features,
+    "corruptions": _corruptions,
+    "masks": _masks,
+    "throughput": _throughput,
+    "budget": _budget,
+}
+
+
+def _pictures(found: Records, data_dir: str | None, count: int) -> tuple[Tensor, Tensor]:
+    """Pictures of the training set as evaluation sees them."""
+    (record, *_), *_ = found.values()
+    source: Data = load_data(record.run, data_dir)
+    if not (isinstance(source.train, Tensors) and isinstance(source.test, Tensors)):
+        return next(iter(source.test))
+    x, y, plain = source.train.x[:count], source.train.y[:count], source.test.augment
+    return (x if plain is None else plain(x, torch.Generator())), y
+
+
+def _seeds(found: Records) -> str:
+    counts = sorted({len(records) for records in found.values()})
+    return "One seed." if counts == [1] else f"{' to '.join(map(str, counts))} seeds, the band from lowest to highest."

@@ -1,0 +1,67 @@
+"""Finished runs, wherever they lie: in a folder of runs, or as committed JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zosam import files
+from zosam.lab.run import Record, Run, finished
+
+
+@dataclass
+class Book:
+    """The records that are known; a run's folder goes before a line about it."""
+
+    root: Path = Path("runs")
+    lines: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, root: str | Path = "runs", results: Iterable[Path] = ()) -> Book:
+        """The folder `root`, and what the JSON-lines files in `results` say of runs that are not there."""
+        lines: dict[str, dict[str, Any]] = {}
+        for file in results:
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                try:
+                    entry = json.loads(line)
+                    lines[Run(**entry["run"]).key] = entry
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise ValueError(f"{file}, line {number} is no record of a run ({error})") from None
+        return cls(Path(root), lines)
+
+    def get(self, run: Run) -> Record | None:
+        """The record of `run`, if it is finished."""
+        path = self.root / run.folder
+        if (path / "record.json").exists():
+            try:
+                return finished(path)
+            except ValueError:  # begun, or damaged: `run` will see to it
+                pass
+        entry = self.lines.get(run.key)
+        return None if entry is None else Record(run, path, entry["epochs"], entry["classes"])
+
+    def note(self, run: Run, name: str) -> Any:
+        """What was measured of the trained network, such as `corrupted`: its accuracy on CIFAR-10-C. None: nothing."""
+        file = self.root / run.folder / f"{name}.json"
+        if file.exists():
+            return json.loads(file.read_text())
+        return self.lines.get(run.key, {}).get(name)
+
+    def keep(self, run: Run, name: str, value: Any) -> None:
+        """Keep something measured of the trained network in its folder."""
+        files.write_json(self.root / run.folder / f"{name}.json", value)
+
+
+def line(record: Record, notes: Iterable[str] = ()) -> str:
+    """One line of JSON that says all of a finished run but its weights."""
+    content = json.loads((record.path / "record.json").read_text())
+    entry = {"key": record.run.key, "run": record.run.changed(), "made_with": content["made_with"]}
+    entry |= {"classes": record.classes, "epochs": record.epochs}
+    for name in notes:
+        file = record.path / f"{name}.json"
+        if file.exists():
+            entry[name] = json.loads(file.read_text())
+    return json.dumps(entry)

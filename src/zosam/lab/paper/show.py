@@ -1,0 +1,129 @@
+"""A table with our numbers beside the printed ones: as data for the report, and in the terminal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from zosam.lab.paper import recipes
+from zosam.lab.paper.cost import Costs
+from zosam.lab.paper.results_store import Book
+from zosam.lab.paper.table import Cell, Table
+from zosam.lab.paper.value import values
+from zosam.lab.paper.verdict import Estimate, difference, estimate, share, verdict
+
+STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
+
+
+def chosen(table: Table, only: str | None) -> list[Cell]:
+    """The cells whose "row / column" a pattern finds, and those that they are compared with."""
+    try:
+        pattern = re.compile(only or "", re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"--only takes a regular expression, and {only!r} is none ({error})") from None
+    found = [c for c in table.cells if pattern.search(f"{c.row} / {c.column}")]
+    if not found:
+        raise ValueError(f"no cell of {table.name} is called {only!r}; a cell's name is 'row / column', such as"
+                         f" '{table.cells[0].row} / {table.cells[0].column}'")  # fmt: skip
+    others = {(o.row, o.column) for c in found if (o := table.versus(c)) is not None}
+    return [c for c in table.cells if c in found or (c.row, c.column) in others]
+
+
+def filled(table: Table, book: Book, seeds: int, only: str | None = None) -> dict[str, Any]:
+    """The table for the report: what was printed, ours, the difference, the verdict and the cost of each cell."""
+    tier, shown = recipes.tier(table.tier), chosen(table, only)
+    places = {(c.row, c.column): c for c in shown}
+    ours = {place: values(c, book, tier, seeds) for place, c in places.items()}
+    rows = []
+    for row in dict.fromkeys(c.row for c in shown):
+        cells = [_cell(places.get((row, column)), table, ours, tier, book, seeds) for column in table.columns]
+        rows.append({"name": row, "control": table.cell(row, table.columns[0]).control, "cells": cells})
+    goal = ""
+    if any(c.measure == "epochs_to_90" for c in shown):
+        goal = f" The goal is {tier.goal:.0%} here; a training that misses it counts as one epoch longer than it was."
+    return {
+        "name": table.name,
+        "title": table.title,
+        "tier": table.tier,
+        "note": f"{table.note}{goal} {tier.note}".strip(),
+        "columns": list(table.columns),
+        "rows": rows,
+        "notes": list(table.misprints),
+    }
+
+
+def show(content: dict[str, Any], console: Console) -> None:
+    """Print it, one line for each cell that was printed or run."""
+    console.print(f"\n{content['title']}", style="bold", highlight=False)
+    console.print(f"{content['name']}, tier {content['tier']}. {content['note']}\n", style="dim", highlight=False)
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("", "paper", "ours ± 95 %", "difference", "verdict", "cost"):
+        grid.add_column(name, justify="left" if name in {"", "verdict"} else "right", no_wrap=True)
+    for row in content["rows"]:
+        lines = [
+            (n, c) for n, c in zip(content["columns"], row["cells"], strict=True) if c and (c["paper"] or c["ours"])
+        ]
+        if lines:
+            grid.add_row(Text(row["name"], style="italic" if row["control"] else "bold"))
+        for column, cell in lines:
+            word = Text(cell["verdict"], style=STYLES.get(cell["verdict"], "dim"))
+            grid.add_row(f"  {column}", cell["paper"], cell["ours"], cell["difference"], word, cell["cost"])
+    wide = console if console.is_terminal else Console(file=console.file, width=120)
+    wide.print(grid, highlight=False)
+    if any(row["control"] for row in content["rows"]):
+        console.print("\nRows in italics are not in the paper: controls, and options of ours.", style="dim")
+    for note in content["notes"]:
+        console.print(f"Misprint: {note}", style="dim", highlight=False, markup=False)
+
+
+def _cell(
+    cell: Cell | None,
+    table: Table,
+    ours: dict[tuple[str, str], dict[int, float]],
+    tier: recipes.Tier,
+    book: Book,
+    seeds: int,
+) -> dict[str, str] | None:
+    if cell is None:
+        return None
+    other = table.versus(cell)
+    mine = ours[cell.row, cell.column]
+    theirs = {} if other is None else ours[other.row, other.column]
+    speed = cell.measure == "images_per_second"
+    gap = (share if speed else difference)(mine, theirs) if mine and theirs else None
+    note = cell.misprint if cell.run is not None else f"{cell.misprint} The {tier.name} tier has no such run.".strip()
+    return {
+        "paper": cell.printed,
+        "ours": _number(estimate(mine.values())) if mine else "",
+        "difference": "" if gap is None else f"{_number(gap)} %" if speed else _number(gap, sign=True),
+        "verdict": verdict(cell, mine, theirs, tier.says),
+        "cost": _cost(cell, book, seeds),
+        "note": note,
+    }
+
+
+def _number(found: Estimate, sign: bool = False) -> str:
+    text = f"{found.mean:+.2f}" if sign else f"{found.mean:.2f}"
+    return text if found.half_width is None else f"{text} ± {found.half_width:.2f}"
+
+
+def _cost(cell: Cell, book: Book, seeds: int) -> str:
+    if cell.run is None:
+        return ""
+    costs = Costs(book)
+    spent = [s for seed in range(seeds) if (s := costs.spent(replace(cell.run, seed=seed))) is not None]
+    return f"{len(spent)} × {duration(fmean(spent))}" if spent else ""
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,72 @@
+"""What a finished run gives for a cell: one number, in the units that the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from zosam.lab.data import cifar_c
+from zosam.lab.measure.convergence import to_target
+from zosam.lab.measure.robustness import Accuracies, corrupted, summary
+from zosam.lab.paper.recipes import Tier
+from zosam.lab.paper.results_store import Book
+from zosam.lab.paper.table import Cell
+from zosam.lab.run import Record, Run
+
+CORRUPTED = "corrupted"  # the note in a run's folder
+Tick = Callable[[int, int], None]
+
+
+def values(cell: Cell, book: Book, tier: Tier, seeds: int) -> dict[int, float]:
+    """The cell's number for each seed that is there."""
+    found = {}
+    for seed in range(seeds if cell.run is not None else 0):
+        assert cell.run is not None
+        record = book.get(replace(cell.run, seed=seed))
+        number = None if record is None else value(cell.measure, record, book, tier)
+        if number is not None:
+            found[seed] = number
+    return found
+
+
+def value(measure: str, record: Record, book: Book, tier: Tier) -> float | None:
+    """One number; None where the trained network has yet to be measured."""
+    if measure == "test_accuracy":
+        return 100 * float(record.last["test_accuracy"])
+    if measure == "images_per_second":
+        return float(median(e["images_per_second"] for e in record.epochs))
+    if measure == "epochs_to_90":
+        reached = to_target(record.epochs, tier.goal)
+        return len(record.epochs) + 1.0 if reached is None else reached["epochs"]
+    found = corrupted_accuracies(record.run, book)
+    if found is None:
+        return None
+    about = summary(found, float(record.last["test_accuracy"]))
+    return 100 * about["mean" if measure == "corrupted_accuracy" else "gap"]
+
+
+def lacks(cell: Cell, run: Run, book: Book) -> bool:
+    """Whether the trained network has yet to be measured for this cell."""
+    return cell.measure in {"corrupted_accuracy", "robustness_gap"} and book.note(run, CORRUPTED) is None
+
+
+def corrupted_accuracies(run: Run, book: Book) -> Accuracies | None:
+    """The accuracy on every part of CIFAR-10-C, if it was measured."""
+    note: Mapping[str, Any] | None = book.note(run, CORRUPTED)
+    if note is None:
+        return None
+    return {(name, at + 1): a for name, each in note["accuracy"].items() for at, a in enumerate(each)}
+
+
+def measure_corrupted(
+    record: Record, book: Book, tier: Tier, data_dir: str | None, tick: Tick = lambda done, of: None
+) -> None:
+    """Test a trained network on CIFAR-10-C, and keep the result in the run's folder."""
+    parts = cifar_c.corrupted(data_dir=data_dir)
+    found = corrupted(record.load(), parts, limit=tier.pictures, tick=tick)
+    by_name: dict[str, list[float]] = {}
+    for (name, _), accuracy in sorted(found.items()):
+        by_name.setdefault(name, []).append(accuracy)
+    book.keep(record.run, CORRUPTED, {"pictures": tier.pictures, "accuracy": by_name})

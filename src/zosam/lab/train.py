@@ -1,0 +1,145 @@
+"""The training loop, one screen: a generator that yields what is known after every epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zosam.distributed.ranks import ALONE, Ranks
+from zosam.lab.data.batches import Batches
+from zosam.optim import SharpnessAware
+
+Place = Callable[[int], int]
+
+
+@dataclass
+class Sums:
+    """What an epoch has added up so far; a checkpoint in the middle of an epoch takes it along."""
+
+    seen: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    figures: dict[str, list[float]] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        self.seen, self.loss, self.seconds, self.figures = 0, 0.0, 0.0, {}
+
+
+def fit(
+    model: nn.Module,
+    optimizer: SharpnessAware,
+    train: Batches,
+    test: Batches,
+    steps: int,
+    *,
+    start: int = 0,
+    sums: Sums | None = None,
+    schedule: Callable[[int], float] = lambda place: 1.0,
+    place: Place = lambda step: step,
+    label_smoothing: float = 0.0,
+    tick: Callable[[], None] = lambda: None,
+    pause: Callable[[], None] = lambda: None,
+) -> Iterator[dict[str, Any]]:
+    """Train from step `start` to `steps`; the caller logs, stops or checkpoints between two records.
+
+    `schedule` gives the factor on each group's initial learning rate. `place` maps the step to its place in the
+    schedule and in the data: the identity, unless a method rewinds. `pause` is called wherever the training may be
+    broken off inside an epoch, after a step or between two batches of an evaluation: who goes on later with that
+    `start` and the `sums` of then loses nothing.
+    """
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    epoch_length, expected = len(train), -1
+    batches: Iterator[tuple[Tensor, Tensor]] = iter(())
+    so_far = Sums() if sums is None else sums
+
+    def record(step: int) -> dict[str, Any]:
+        return {
+            "epoch": -(-step // epoch_length),
+            "step": step,
+            "train_loss": so_far.loss / so_far.seen,
+            **evaluate(model, test, pause, optimizer.ranks),
+            "lr": optimizer.param_groups[0]["lr"],
+            "seconds": so_far.seconds,
+            "images_per_second": so_far.seen / so_far.seconds,
+            **optimizer.passes,
+            **{name: fmean(values) for name, values in so_far.figures.items()},
+        }
+
+    def ends_an_epoch(step: int) -> bool:
+        return step % epoch_length == 0 or step == steps
+
+    if so_far.seen and ends_an_epoch(start):  # it was broken off between the last step and the end of the evaluation
+        yield record(start)
+        so_far.clear()
+    began = time.perf_counter()
+    for step in range(start, steps):
+        now = place(step)
+        if now != expected or now % epoch_length == 0:
+            batches = train.epoch(now // epoch_length)
+            for _ in range(now % epoch_length):
+                next(batches)
+        expected = now + 1
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * schedule(now)
+        model.train()
+        try:
+            x, y = next(batches)
+        except RuntimeError:  # a worker that reads pictures was stopped, maybe with us; the step has not begun
+            if optimizer.ranks.world == 1:
+                pause()
+            raise
+        loss = optimizer.step(classification(model, x, y, optimizer.per_sample, label_smoothing))
+        assert loss is not None
+        samples = len(y) * optimizer.ranks.world
+        so_far.loss, so_far.seen = so_far.loss + loss.item() * samples, so_far.seen + samples
+        for name, value in (optimizer.diagnostics or {}).items():
+            so_far.figures.setdefault(name, []).append(value)
+        so_far.seconds += time.perf_counter() - began
+        tick()
+        pause()
+        if ends_an_epoch(step + 1):
+            yield record(step + 1)
+            so_far.clear()
+        began = time.perf_counter()  # evaluations and checkpoints are not counted as training
+
+
+def classification(
+    model: nn.Module, x: Tensor, y: Tensor, per_sample: bool = False, label_smoothing: float = 0.0
+) -> Callable[..., Tensor]:
+    """The closure of a batch: its cross-entropy, on the samples to keep."""
+    reduction = "none" if per_sample else "mean"
+
+    def closure(keep: slice | Tensor = slice(None)) -> Tensor:
+        return F.cross_entropy(model(x[keep]), y[keep], reduction=reduction, label_smoothing=label_smoothing)
+
+    return closure
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, test: Batches, pause: Callable[[], None] = lambda: None, ranks: Ranks = ALONE
+) -> dict[str, float]:
+    """Accuracy and mean loss on a split, over the parts that all ranks have of it; the model's mode is put back."""
+    was_training = model.training
+    model.eval()
+    right = loss = seen = 0.0
+    try:
+        for x, y in test:
+            logits = model(x)
+            right += float((logits.argmax(1) == y).sum())
+            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+            seen += len(y)
+            if ranks.world == 1:  # ranks pause together, and may have different numbers of batches
+                pause()
+    finally:
+        model.train(was_training)
+    right, loss, seen = ranks.sum(torch.tensor([right, loss, seen], dtype=torch.float64), "evaluation").tolist()
+    return {"test_accuracy": right / seen, "test_loss": loss / seen}

@@ -1,0 +1,155 @@
+"""Sweeps: nothing is trained twice, by one process or several; what was begun goes on; results come back from lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from zosam.lab.paper.cost import Costs
+from zosam.lab.paper.results_store import Book, line
+from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
+from zosam.lab.run import Run
+
+SMALL = Run(optimizer="sgd", method="random", epochs=1, batch_size=256)
+RUNS = [dataclasses.replace(SMALL, sparsity=s) for s in (0.5, 0.8, 0.9)]
+
+
+class Steps:
+    """Counts the steps that are really taken, by run."""
+
+    def __init__(self):
+        self.taken = {}
+
+    def __call__(self, run):
+        def tick(done, of):
+            self.taken.setdefault(run.key, set()).add(done)
+
+        return tick
+
+    def trained(self):
+        return {key for key, done in self.taken.items() if max(done) > min(done)}
+
+
+def test_the_second_time_trains_nothing(tmp_path):
+    book, steps = Book.open(tmp_path), Steps()
+    assert missing(RUNS, book) == RUNS
+    outcome = sweep(RUNS, book, watch=steps)
+    assert outcome.trained == RUNS
+    assert steps.trained() == {r.key for r in RUNS}
+    again = Steps()
+    assert sweep(RUNS, book, watch=again).trained == []
+    assert not again.taken
+
+
+def _worker(root, log):
+    steps = Steps()
+    sweep(RUNS, Book.open(root), watch=steps, wait=0.1)
+    with open(log, "a") as file:
+        file.writelines(f"{key}\n" for key in steps.trained())
+
+
+def test_two_processes_share_the_work(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    log = tmp_path / "log"
+    workers = [spawn.Process(target=_worker, args=(tmp_path / "runs", log)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert sorted(log.read_text().split()) == sorted(r.key for r in RUNS)  # each by one of them
+    assert not missing(RUNS, Book.open(tmp_path / "runs"))
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+    command = [sys.executable, "-m", "zosam", "table", "1", "--tier", "tiny", "--seeds", "1", "--out", str(tmp_path)]
+    command += ["--only", "^SNIP / CIFAR-10 9"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(tmp_path.glob("*/record.json")):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    ended = [p for p in tmp_path.glob("*/record.json") if json.loads(p.read_text())["status"] == "finished"]
+    before = {p: p.stat().st_mtime_ns for p in ended}
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"3 runs, {len(before)} finished, {3 - len(before)} missing" in done.stdout
+    assert all(p.stat().st_mtime_ns == t for p, t in before.items())
+    assert "0 missing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    broken = dataclasses.replace(SMALL, lr=1e30)
+    outcome = sweep([broken, SMALL], Book.open(tmp_path))
+    assert outcome.trained == [SMALL]
+    assert "FloatingPointError" in outcome.failed[broken]
+
+
+def test_the_budget_holds(tmp_path):
+    book = Book.open(tmp_path)
+    outcome = sweep(RUNS, book, budget=1e-9)
+    assert outcome.left == RUNS
+    assert not any(tmp_path.iterdir())
+
+
+def test_costs_come_from_finished_seeds_and_else_from_a_probe(tmp_path):
+    book = Book.open(tmp_path)
+    guess = Costs(book).seconds(SMALL)
+    assert guess > 0
+    twice = Costs(book)
+    assert twice.seconds(dataclasses.replace(SMALL, epochs=2)) == pytest.approx(2 * twice.seconds(SMALL))
+    sam = dataclasses.replace(SMALL, optimizer="sam")  # two forwards and two backwards against one of each
+    assert twice.seconds(sam) == pytest.approx(2 * twice.seconds(SMALL))
+    sweep([SMALL], book)
+    spent = sum(e["seconds"] for e in book.get(SMALL).epochs)
+    assert Costs(book).seconds(dataclasses.replace(SMALL, seed=1)) == pytest.approx(spent)
+
+
+def test_shards_are_a_partition():
+    runs = with_seeds(RUNS, 5)
+    parts = [part(runs, f"{i}/3") for i in range(3)]
+    assert sorted(r.key for p in parts for r in p) == sorted(r.key for r in runs)
+    assert all(len(p) < len(runs) for p in parts)
+    for wrong in ("3/3", "1", "a/b"):
+        with pytest.raises(ValueError, match="a shard is"):
+            part(runs, wrong)
+
+
+def test_seeds_go_first_by_cell():
+    assert [(r.sparsity, r.seed) for r in with_seeds([*RUNS, RUNS[0]], 2)] == [
+        (0.5, 0), (0.8, 0), (0.9, 0), (0.5, 1), (0.8, 1), (0.9, 1),
+    ]  # fmt: skip
+
+
+def test_lines_bring_results_back(tmp_path):
+    book = Book.open(tmp_path / "runs")
+    sweep([SMALL], book)
+    book.keep(SMALL, "corrupted", {"accuracy": {"fog": [0.5]}})
+    file = tmp_path / "results.jsonl"
+    file.write_text(line(book.get(SMALL), notes=["corrupted"]) + "\n")
+    other = Book.open(tmp_path / "elsewhere", [file])
+    assert other.get(SMALL).last == book.get(SMALL).last
+    assert other.note(SMALL, "corrupted") == {"accuracy": {"fog": [0.5]}}
+    assert other.get(RUNS[0]) is None
+    assert {"torch", "cpu", "zosam"} <= json.loads(file.read_text())["made_with"].keys()
+    file.write_text('{"run": {"model": "nothing"}}\n')
+    with pytest.raises(ValueError, match=r"results.jsonl, line 1"):
+        Book.open(tmp_path, [file])
+
+
+@pytest.mark.parametrize(("text", "found"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("45", 45)])
+def test_lengths_of_time(text, found):
+    assert seconds(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3m", "2 days"])
+def test_what_is_no_length_of_time(text):
+    with pytest.raises(ValueError, match="a budget is a time"):
+        seconds(text)

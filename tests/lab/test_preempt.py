@@ -1,0 +1,139 @@
+"""SIGTERM: a notice inside a training, nobody's business outside of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import threading
+
+import pytest
+import torch
+
+from zosam import files
+from zosam.lab.preempt import Preempted, sigterm
+from zosam.lab.run import Run, run
+
+SMALL = Run(epochs=2, method="set:every=4", batch_size=256, optimizer="looksam:k=3", diagnostics=True)
+EPOCH = 6
+
+
+@pytest.fixture
+def handler():
+    """A handler of the caller's own, and what it has seen."""
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+    yield seen
+    signal.signal(signal.SIGTERM, before)
+
+
+def ask():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def asked_to_stop(then=lambda notice: None, patient=True):
+    with sigterm() as notice:
+        notice.patient = patient
+        ask()
+        then(notice)
+
+
+def fails(error):
+    raise error
+
+
+def test_the_handler_is_there_only_inside(handler):
+    mine = signal.getsignal(signal.SIGTERM)
+    seen = []
+    with pytest.raises(Preempted, match="after the end"):
+        asked_to_stop(lambda notice: seen.append(notice.came))
+    assert seen == [True]
+    assert signal.getsignal(signal.SIGTERM) is mine
+    assert handler == []
+    ask()
+    assert handler == [1]
+
+
+def test_children_that_end_are_not_heard_of_while_it_stops():
+    heard, seen = [], []
+    before = signal.signal(signal.SIGCHLD, lambda *_: heard.append(1))
+    mine = signal.getsignal(signal.SIGCHLD)
+    try:
+        with pytest.raises(Preempted):
+            asked_to_stop(lambda _: seen.append(signal.getsignal(signal.SIGCHLD)))
+        assert seen == [signal.SIG_DFL]
+        assert signal.getsignal(signal.SIGCHLD) is mine
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_before_the_first_step_it_stops_at_once(handler):
+    seen = []
+    with pytest.raises(Preempted, match="begins again") as stop:
+        asked_to_stop(seen.append, patient=False)
+    assert seen == []
+    assert stop.value.code == 75
+    assert pickle.loads(pickle.dumps(stop.value)).code == 75
+
+
+def test_an_error_that_the_signal_has_made_and_one_that_it_has_not(handler):
+    with pytest.raises(Preempted, match="from the last checkpoint"):
+        asked_to_stop(lambda _: fails(RuntimeError("a worker was killed")))
+    with pytest.raises(files.NotWritten, match="full disk"):
+        asked_to_stop(lambda _: fails(files.NotWritten("a full disk is told as such")))
+    with pytest.raises(RuntimeError, match="by itself"), sigterm():
+        raise RuntimeError("by itself")
+
+
+def test_another_thread_leaves_signals_alone(handler):
+    mine, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with sigterm():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [mine]
+
+
+def figures(record):
+    return [{k: v for k, v in e.items() if k not in {"seconds", "images_per_second"}} for e in record.epochs]
+
+
+@pytest.mark.parametrize("what", [SMALL, dataclasses.replace(SMALL, method="lth:levels=2,rewind=2", optimizer="sgd")])
+def test_stopped_after_any_step_it_goes_on_bit_for_bit(tmp_path, handler, what):
+    whole = run(what, tmp_path / "whole")
+    steps = whole.last["step"]
+    stops = iter((1, 4, EPOCH, EPOCH + 2, steps))  # within an epoch, at its end, and after the last step
+    while (at := next(stops, None)) is not None:
+        with pytest.raises(Preempted, match=f"after step {at}"):
+            run(what, tmp_path / "stopped", tick=lambda done, of, at=at: ask() if done == at else None)
+        newest = files.checkpoints(tmp_path / "stopped" / what.folder)[-1]
+        assert files.load(newest)["done"] == at
+    resumed = run(what, tmp_path / "stopped")
+    a, b = whole.load().state_dict(), resumed.load().state_dict()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert figures(whole) == figures(resumed)  # the sums of the epochs went through the checkpoints too
+    assert handler == []
+
+
+def test_stopped_between_two_batches_of_an_evaluation(tmp_path, handler, monkeypatch):
+    whole = run(SMALL, tmp_path / "whole")
+    from zosam.lab import train
+
+    accuracy, calls = train.F.cross_entropy, []
+
+    def counted(*arguments, **settings):
+        calls.append(settings.get("reduction"))
+        if calls.count("sum") == 1:
+            ask()
+        return accuracy(*arguments, **settings)
+
+    monkeypatch.setattr(train.F, "cross_entropy", counted)
+    with pytest.raises(Preempted, match=f"after step {EPOCH}"):
+        run(SMALL, tmp_path / "stopped")
+    monkeypatch.undo()
+    assert figures(whole) == figures(run(SMALL, tmp_path / "stopped"))
