@@ -16,7 +16,7 @@ def small_cifar(tmp_path, monkeypatch):
     """A data folder with a CIFAR-10 of 5 x 12 + 20 pictures in the canonical files."""
     kind = dataclasses.replace(cifar.CIFAR10, rows=(12, 20))
     monkeypatch.setattr(cifar, "CIFAR10", kind)
-    monkeypatch.setattr("zosam.lab.data.corrupt.generate.CIFAR10", kind)
+    monkeypatch.setattr("zosam.lab.data.corrupt.archive.CIFAR10", kind)
     monkeypatch.setattr(cifar_c, "COUNT", 20)
     rng = np.random.default_rng(0)
     folder = tmp_path / kind.folder

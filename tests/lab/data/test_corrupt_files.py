@@ -100,7 +100,7 @@ def test_a_full_disk(made):
         import resource, sys
         import numpy as np
         from pathlib import Path
-        from zosam.lab.data.corrupt.generate import write_files
+        from zosam.lab.data.corrupt.archive import write_files
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         x = np.zeros((20, 32, 32, 3), np.uint8)
         write_files(x, np.zeros(20, np.int64), Path({str(made / "full")!r}), ["contrast"], processes=1)

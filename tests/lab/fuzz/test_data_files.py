@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from zosam.lab.data import DataError
 from zosam.lab.data.cifar import read_file
 from zosam.lab.data.cifar_c import _array
-from zosam.lab.data.corrupt.generate import _ready
+from zosam.lab.data.corrupt.archive import _ready
 from zosam.lab.data.download import Source, fetch
 
 from .hostile import damaged, feed, numbers
