@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 import torch
@@ -549,6 +549,49 @@ def test_bf16_autocast_in_the_closure():
     first = [optimizer.step(closure).item() for _ in range(30)]
     assert first[-1] < first[0]
     assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_autocast_around_the_step_is_the_same_as_inside_the_closure(name):
+    """Autocast keeps the weights it has rounded until it ends; a pass must not see those of the pass before."""
+
+    def trained(around):
+        model = net()
+        optimizer, per_sample = OPTIMIZERS[name](sgd(model), rho=0.5), OPTIMIZERS[name].per_sample
+
+        def closure(keep=slice(None)):
+            with nullcontext() if around else torch.autocast("cpu", torch.bfloat16):
+                logits = model(X[keep])
+            return F.cross_entropy(logits.float(), Y[keep], reduction="none" if per_sample else "mean")
+
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16) if around else nullcontext():
+                optimizer.step(closure)
+        return model
+
+    for a, b in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_autocast_around_a_loop_in_two_phases():
+    def trained(around):
+        model = net()
+        optimizer = SAM(sgd(model), rho=0.5)
+
+        def loss():
+            with nullcontext() if around else torch.autocast("cpu", torch.bfloat16):
+                logits = model(X)
+            return F.cross_entropy(logits.float(), Y)
+
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16) if around else nullcontext():
+                optimizer.ascend(loss)
+                loss().backward()
+                optimizer.step()
+        return model
+
+    for a, b in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("name", ["sam", "zosam"])

@@ -330,6 +330,7 @@ class SharpnessAware(Optimizer):
             radii = radius.split(space.sizes) if isinstance(radius, Tensor) else [radius] * len(space.sizes)
             space.write_parts(h + u * r for h, u, r in zip(here.split(space.sizes), direction, radii, strict=True))
         self._home = home._replace(written=space.versions())
+        torch.clear_autocast_cache()  # it holds the weights of before, rounded
         if by is None and self.diagnostics is not None:
             self._note("relative_length", self.length(space.read() - here) / self.length(here))
 
@@ -342,6 +343,7 @@ class SharpnessAware(Optimizer):
             back = self._home.space.write_where(self._home.weights, self._home.written)
             self._last = self._home._replace(written=self._home.space.versions()) if back and self._within else None
             self._home = None
+            torch.clear_autocast_cache()
 
     def _radius(self) -> float | Tensor:
         """rho: one number, or one for each coordinate where groups differ."""

@@ -16,6 +16,10 @@ def norm(vector: Tensor, shards: Ranks = ALONE) -> Tensor:
 
 
 def dot(a: Tensor, b: Tensor, shards: Ranks = ALONE) -> Tensor:
+    """The inner product, in the vectors' own precision also where a step is taken under autocast."""
+    if torch.is_autocast_enabled(a.device.type):
+        with torch.autocast(a.device.type, enabled=False):
+            return shards.sum(a @ b, "norms")
     return shards.sum(a @ b, "norms")
 
 
