@@ -1,0 +1,115 @@
+"""How the learning rate goes over a training: constant, in steps or along a cosine, after a warm-up.
+
+A schedule is written as its name with settings, such as `"cosine:warmup=5,minimum=1e-5"`, in epochs of the recipe. A
+training that is `length` times as long goes through the same curve, stretched.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from zosam.names import check_settings, find, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The same from the end of the warm-up on.
+
+    lr          the learning rate after the warm-up.
+    epochs      the length of the recipe.
+    warmup      epochs in which it rises in a straight line.
+    warmup_lr   where the warm-up begins.
+    per_epoch   it changes between epochs only, instead of at every step.
+    length      how many times as long as the recipe the training is.
+    """
+
+    lr: float
+    epochs: float
+    warmup: float = 0.0
+    warmup_lr: float = 0.0
+    per_epoch: bool = False
+    length: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "warmup_lr"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if not self.warmup <= self.epochs:
+            raise ValueError(f"the warm-up of {self.warmup:g} epochs is longer than the training, {self.epochs:g}")
+
+    def __call__(self, epoch: float) -> float:
+        """The learning rate after so many epochs of the training, or parts of them."""
+        at = (math.floor(epoch) if self.per_epoch else epoch) / self.length
+        if at < self.warmup:
+            return self.warmup_lr + (self.lr - self.warmup_lr) * at / self.warmup
+        return self.curve(at)
+
+    def curve(self, epoch: float) -> float:
+        """The learning rate after so many epochs of the recipe, if there were no warm-up."""
+        return self.lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Constant):
+    """Half a cosine from the learning rate to `minimum`, where the last `cooldown` epochs stay.
+
+    As in timm the warm-up replaces the beginning of the cosine: it does not push it back.
+    """
+
+    minimum: float = 0.0
+    cooldown: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.minimum <= self.lr:
+            raise ValueError(f"minimum must be between 0 and the learning rate, not {self.minimum}")
+        if not 0 <= self.cooldown <= self.epochs - self.warmup:
+            raise ValueError(f"cooldown must fit into what follows the warm-up, {self.cooldown:g} epochs do not")
+
+    def curve(self, epoch: float) -> float:
+        falling = self.epochs - self.cooldown
+        if epoch >= falling:
+            return self.minimum
+        return self.minimum + (self.lr - self.minimum) * (1 + math.cos(math.pi * epoch / falling)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(Constant):
+    """Times `factor` at each of the epochs `at`, written 80+120; by default at half and three quarters."""
+
+    at: str | float | None = None
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.factor > 0:
+            raise ValueError(f"factor must be above 0, not {self.factor}")
+        if not all(0 < epoch < self.epochs for epoch in self.milestones):
+            raise ValueError(f"steps must be at epochs between 0 and {self.epochs:g}, such as 80+120; not {self.at}")
+
+    @property
+    def milestones(self) -> tuple[float, ...]:
+        if self.at is None:
+            return self.epochs / 2, 3 * self.epochs / 4
+        try:
+            return tuple(float(epoch) for epoch in str(self.at).split("+"))
+        except ValueError:
+            raise ValueError(f"epochs are written as in steps:at=80+120, not {self.at}") from None
+
+    def curve(self, epoch: float) -> float:
+        passed = sum(epoch >= milestone for milestone in self.milestones)
+        return self.lr * self.factor**passed
+
+
+SCHEDULES: dict[str, type[Constant]] = {"cosine": Cosine, "steps": Steps, "constant": Constant}
+
+
+def learning_rate(spec: str, lr: float, epochs: float, length: float = 1.0) -> Constant:
+    """The schedule that `spec` describes, as a function of the epoch."""
+    name, settings = parse(spec)
+    kind: Any = find(SCHEDULES, name, "schedule")
+    check_settings(kind, settings, name, taken={"lr", "epochs", "length"})
+    found: Constant = kind(lr=lr, epochs=epochs, length=length, **settings)
+    return found
