@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zosam.kernels import library
-from zosam.kernels.choose import cpu_name
+from zosam.machine import cpu_name
 
 
 def machine() -> dict[str, Any]:

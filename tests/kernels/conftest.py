@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import choose, library
+from zosam.kernels import library, measure
 
 
 class FixedMasks:
@@ -38,7 +38,7 @@ def _kernels_exist() -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every choice falls on the kernels."""
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ CALLS: list[list[Any]] = [  # what each call is given, by its number
     [library.Shape, library.Source, library.Source, library.Index, library.Index, P, P, library.Sink, P, P, N, N],
     [N, N, N, N, library.Source, library.Sink, P, N, N],
     [P, P, *[N] * 11],
-    [library.Norm, P],
-    [library.Norm, P, P, P],
-    [library.RowNorm, N],
+    [library.BatchNorm, P],
+    [library.BatchNorm, P, P, P],
+    [library.LayerNorm, N],
 ]
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import accelerate, choices, choose, report, restore
+from zosam.kernels import accelerate, choices, measure, report, restore
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(choose, "_known", {})
+    monkeypatch.setattr(measure, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(measure, "_known", {})
 
 
 def model() -> nn.Module:
@@ -28,19 +28,19 @@ def test_measurements_are_made_once(masks: Any, tmp_path: Path, monkeypatch: pyt
     net = model()
     sparse = masks(net, 0.9)
     accelerate(net, sparse, torch.randn(8, 4, 8, 8))
-    known = dict(choose._known)
+    known = dict(measure._known)
     assert len(known) == 3  # two layers and the region
-    monkeypatch.setattr(choose, "best", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(measure, "best", lambda *_: pytest.fail("measured again"))
     accelerate(net, sparse, torch.randn(8, 4, 8, 8))
-    choose._known.clear()  # another process
+    measure._known.clear()  # another process
     accelerate(net, sparse, torch.randn(8, 4, 8, 8))
-    assert choose._known == known
-    choose.forget()
+    assert measure._known == known
+    measure.forget()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_region_that_loses_runs_as_before(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 0.9)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.9)
     net = model()
     x = torch.randn(8, 4, 8, 8)
     expected = net.eval()(x)
@@ -53,7 +53,7 @@ def test_a_broken_cache_is_ignored(masks: Any, tmp_path: Path) -> None:
     (tmp_path / "choices.json").write_text("{broken")
     net = model()
     accelerate(net, masks(net, 0.9), torch.randn(8, 4, 8, 8))
-    assert len(choose._known) == 3
+    assert len(measure._known) == 3
 
 
 def timings(fast: str) -> Any:
@@ -73,14 +73,14 @@ def test_choices_are_done_again_without_measuring(masks: Any, monkeypatch: pytes
     net, x = model().eval(), torch.randn(8, 4, 8, 8)
     sparse = masks(net, 0.9)
     before = copy.deepcopy(net.state_dict())
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
     accelerate(net, sparse, x)
     first, chosen, bits = report(net), json.loads(json.dumps(choices(net))), sums(net, x)
-    monkeypatch.setattr(choose, "_remember", timings(" layer "))
+    monkeypatch.setattr(measure, "remember", timings(" layer "))
     accelerate(net, sparse, x)
     assert report(net) != first
     assert any(not torch.equal(a, b) for a, b in zip(bits, sums(net, x), strict=True))
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: pytest.fail("measured again"))
+    monkeypatch.setattr(measure, "remember", lambda key, measure: pytest.fail("measured again"))
     accelerate(net, sparse, x, chosen)
     assert report(net) == first
     assert choices(net) == chosen
@@ -92,16 +92,16 @@ def test_choices_are_done_again_without_measuring(masks: Any, monkeypatch: pytes
 def test_a_choice_against_the_kernels_is_kept_too(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = model(), torch.randn(8, 4, 8, 8)
     sparse = masks(net, 0.9)
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 0.5)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5)
     chosen = choices(accelerate(net, sparse, x))
     assert list(chosen[""].values()) == [None]
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
     assert "layers sparse" not in report(accelerate(net, sparse, x, chosen))
 
 
 def test_regions_that_choices_do_not_know_are_measured(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = model(), torch.randn(8, 4, 8, 8)
-    monkeypatch.setattr(choose, "_remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
     accelerate(net, masks(net, 0.9), x, {"": {"another to one": None}, "gone": {}})
     assert "2 of 2 layers sparse" in report(net)
 

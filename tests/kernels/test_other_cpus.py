@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zosam.kernels import accelerate, build, choose, library
+from zosam.kernels import accelerate, build, library, measure
 from zosam.lab.models import digits_net
 from zosam.lab.models.deit import Layer
 from zosam.lab.models.resnet_cifar import CifarResNet
@@ -46,7 +46,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
         lib: Any = library.Library(path, "given")
         lib.c = Recorder(lib.c)
         patch.setattr(library, "load", lambda: lib)
-        patch.setattr(choose, "_remember", lambda key, measure: 2.0)
+        patch.setattr(measure, "remember", lambda key, measure: 2.0)
         before = torch.get_num_threads()
         try:
             for threads, (model, x) in enumerate(networks(), 1):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam import accelerate
-from zosam.kernels import choose, library
+from zosam.kernels import library, measure
 from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS, ZOSAM
 from zosam.sparse import RigL
@@ -64,7 +64,7 @@ def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeyp
             raise Stop
 
     def timings(ratio):  # of dense to sparse
-        monkeypatch.setattr(choose, "_remember", lambda key, measure: ratio)
+        monkeypatch.setattr(measure, "remember", lambda key, measure: ratio)
 
     timings(2.0)
     weights.append(run(what, tmp_path / "whole").load().state_dict())

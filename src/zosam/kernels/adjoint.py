@@ -11,8 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .plan import Buffer, Conv, Enter, Forward, Leave, Pass, RowNorm, Term, View
-from .plan_backward import BackOp, ConvBack, GradientSink, NormBack, Part, PassBack, RowNormBack
+from .plan import (
+    BackOp,
+    BatchNormBack,
+    Buffer,
+    Conv,
+    ConvBack,
+    Enter,
+    Forward,
+    GradientSink,
+    LayerNorm,
+    LayerNormBack,
+    Leave,
+    Part,
+    Pass,
+    PassBack,
+    Term,
+    View,
+)  # fmt: skip
 
 
 @dataclass
@@ -35,8 +51,8 @@ class Adjoint:
                 self._conv(op, unwanted)
             elif isinstance(op, Pass):
                 self._pass(op)
-            elif isinstance(op, RowNorm):
-                self._row_norm(op)
+            elif isinstance(op, LayerNorm):
+                self._layer_norm(op)
             elif isinstance(op, Enter) and op.out not in unwanted:
                 gradient = self._plain(self.pending.pop(op.out, []), op.out)
                 self.ops += [Leave(gradient, op.position)] if gradient else []
@@ -100,10 +116,10 @@ class Adjoint:
         self._give(buffer, Part(out))
         return GradientSink(out, plain.buffer if plain else None)
 
-    def _row_norm(self, op: RowNorm) -> None:
+    def _layer_norm(self, op: LayerNorm) -> None:
         parts = self._readable(self.pending.pop(op.out, []), op.out)
         if parts:
-            self.ops.append(RowNormBack(op, parts, self._joining(op.source)))
+            self.ops.append(LayerNormBack(op, parts, self._joining(op.source)))
 
     def _pass(self, op: Pass) -> None:
         known = self.pending.pop(op.out, []) if op.out else []
@@ -137,7 +153,7 @@ class Adjoint:
                     more = GradientSink(sums=sums, norm=term.norm)
                     self.ops.append(PassBack([Part(sink.out)], more, term.buffer))
                 assert sums is not None
-                self.ops.append(NormBack(term.norm, sums))
+                self.ops.append(BatchNormBack(term.norm, sums))
             self._give(term.buffer, Part(sink.out, term.norm))
 
 

@@ -11,9 +11,10 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from zosam.machine import cache_folder, cpu_flags
 
 SOURCE = Path(__file__).with_name("kernels.c")
 SHIPPED = Path(__file__).with_name("lib")
@@ -28,7 +29,7 @@ def variants() -> list[str]:
     """The builds that this CPU can run, best first."""
     if platform.machine().lower() not in {"x86_64", "amd64"}:
         return ["portable"]
-    flags = _cpu_flags()
+    flags = cpu_flags()
     wide = ["x86-64-v4"] if flags >= _V4 else []
     return [*wide, *(["x86-64-v3"] if flags >= _V3 else []), "portable"]
 
@@ -37,15 +38,6 @@ def file_name(variant: str) -> str:
     """The library of one build; its name carries the hash of source and flags, so no stale one is ever loaded."""
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS + LINK).encode()).hexdigest()[:12]
     return f"zosam-{variant}-{platform.machine().lower()}-{digest}.so"
-
-
-def cache_folder() -> Path:
-    """Where built libraries and measured choices are kept: `ZOSAM_CACHE`, or the user's cache folder."""
-    own = os.environ.get("ZOSAM_CACHE")
-    if own:
-        return Path(own)
-    base = Path.home() / "Library/Caches" if sys.platform == "darwin" else Path.home() / ".cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or base) / "zosam"
 
 
 def compiler() -> str | None:
@@ -102,12 +94,3 @@ def find_library() -> tuple[Path | None, str]:
         return compile_library(names[0], cache_folder()), "built"
     except (OSError, RuntimeError) as error:
         return None, str(error)
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    lines = [line for line in text.splitlines() if line.startswith("flags")]
-    return set(lines[0].partition(":")[2].split()) if lines else set()

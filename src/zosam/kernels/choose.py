@@ -1,35 +1,74 @@
-"""Which way is faster: measured on the real shapes, once, and remembered per CPU."""
+"""Which way is faster, the kernels or torch: region by region, and layer by layer inside."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import platform
-import tempfile
+import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
-from .build import cache_folder
-from .index import Geometry
-from .library import MOVE, Calls
-from .measure import DenseLayer, SparseLayer, best
+from . import measure
+from .execute import KernelRegion, Switch, Unsupported
+from .index import Layers
 from .plan import Conv
-from .region import Unsupported
-
-if TYPE_CHECKING:
-    from .rewrite import Switch
+from .regions import alone, regions, splice
+from .trace import trace
 
 Example = Sequence[tuple[torch.Size, torch.dtype]]
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
-REPEATS = 2
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
-_known: dict[str, float] = {}
+
+
+@dataclass
+class Rewritten:
+    """The graph to run, and its regions."""
+
+    graph: GraphModule
+    switches: list[Switch]
+
+    def describe(self) -> list[str]:
+        return [switch.describe() for switch in self.switches]
+
+
+def rewrite(module: nn.Module, layers: Layers, example: Example, choices: Choices) -> Rewritten | None:
+    """The module with its regions on the kernels, or None if there are none that gain."""
+    graph = trace(module)
+    if graph is None:
+        return None
+    found = regions(graph, lambda m: layers.mask(m) is not None)
+    switches = [Switch(KernelRegion(layers.lib, layers, region, set()), alone(graph, region)) for region in found]
+    nodes = {node.name: node for node in graph.graph.nodes}
+    for region, switch in zip(found, switches, strict=True):
+        splice(graph, region, switch, nodes)
+    graph.recompile()
+    settle(graph, switches, example, choices)
+    if not any(switch.wins for switch in switches):
+        return None
+    if not _same(module, graph, example):
+        warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
+        return None
+    return Rewritten(graph, switches)
+
+
+def _same(module: nn.Module, graph: GraphModule, example: Example) -> bool:
+    """Whether both give the same output for one random input, up to rounding: a trace may miss what code does."""
+    results = []
+    inputs = samples(example)
+    own = type(module).forward
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
+        for forward in (partial(own, module), graph):
+            torch.manual_seed(0)
+            results.append(forward(*inputs))
+    if not all(isinstance(y, Tensor) for y in results):
+        return True
+    theirs, ours = results
+    room = 1e-3 * float(theirs.abs().nan_to_num(0, 0, 0).max()) if theirs.numel() else 0.0
+    return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=1e-3, atol=room, equal_nan=True)
 
 
 class kept_buffers:
@@ -93,47 +132,15 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...]) -> None:
         return
     layers = kernels.layers
     convs = [op for op in program.ops if isinstance(op, Conv)]
-    ratios = {op.module: _layer_ratio(kernels, op.geometry, op.module, images) for op in convs}
+    ratios = {op.module: measure.layer_ratio(kernels.lib, op.geometry, layers.mask(op.module), images) for op in convs}
     kernels.dense = {module for module, ratio in ratios.items() if ratio < 1 / MARGIN}
     kernels.programs.clear()
-    shape = "|".join(f"{op.geometry}{_bucket(layers.density(op.module))}" for op in convs)
+    shape = "|".join(f"{op.geometry}{measure.bucket(layers.density(op.module))}" for op in convs)
     steps = " ".join(step.kind for step in kernels.region.steps)
     inputs = tuple(x.detach() for x in inputs)
-    key = _key("region", f"{kernels.lib.path.name} {shape} {steps}", images)
-    switch.wins = _remember(key, lambda: _region_ratio(switch, inputs)) > 1.0
+    key = measure.key("region", f"{kernels.lib.path.name} {shape} {steps}", images)
+    switch.wins = measure.remember(key, lambda: _region_ratio(switch, inputs)) > 1.0
     kernels.programs.clear()  # their memory: training makes its own
-
-
-def _layer_ratio(kernels: Any, g: Geometry, module: nn.Module, images: int) -> float:
-    """Dense time / sparse time of one layer, forward and backward; the dense one pays for changing layouts."""
-    mask = kernels.layers.mask(module)
-    density = kernels.layers.density(module)
-
-    def measure() -> float:
-        shape = (g.outputs, g.inputs, g.kernel, g.kernel)
-        active = torch.ones(shape, dtype=torch.bool) if mask is None else mask.reshape(shape)
-        sparse, dense = SparseLayer(kernels.lib, g, active, images), DenseLayer(g, images)
-        moved = [(g.inputs, g.height, g.width), (g.outputs, g.out_height, g.out_width)]
-        plain = [torch.empty(images, *size).contiguous(memory_format=torch.channels_last) for size in moved]
-        room = [torch.empty_like(sparse.x), torch.empty_like(sparse.y)]
-
-        def move() -> None:
-            for p, r in zip(plain, room, strict=True):
-                _move(kernels, p, r)
-
-        took = best({"sparse": sparse.both, "dense": dense.both, "move": move}, REPEATS)
-        return (took["dense"] + 3 * took["move"]) / took["sparse"]
-
-    return _remember(_key("layer", f"{kernels.lib.path.name} {g}{_bucket(density)}", images), measure)
-
-
-def _move(kernels: Any, plain: Tensor, room: Tensor) -> None:
-    n, c, h, w = plain.shape
-    plane = kernels.layers.plane(h, w)
-    threads = torch.get_num_threads()
-    calls = Calls(kernels.lib)
-    calls.add(MOVE, plain.data_ptr(), room.data_ptr(), n, c, h, w, plane, *plain.stride(), 1, threads)
-    calls.make()
 
 
 def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...]) -> float:
@@ -150,50 +157,5 @@ def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...]) -> float:
 
         return once
 
-    took = best({"plain": run(switch.plain), "kernels": run(switch.kernels)}, REPEATS)
+    took = measure.best({"plain": run(switch.plain), "kernels": run(switch.kernels)})
     return took["plain"] / took["kernels"]
-
-
-def _bucket(density: float) -> str:
-    """Densities that are close share a measurement."""
-    return f"d{round(density, 1 if density > 0.2 else 2):g}"
-
-
-def _key(kind: str, what: str, images: int) -> str:
-    digest = hashlib.sha256(what.encode()).hexdigest()[:16]
-    return f"{cpu_name()} {torch.__version__} threads {torch.get_num_threads()} {kind} {digest} images {images}"
-
-
-def cpu_name() -> str:
-    """What the CPU calls itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _remember(key: str, measure: Callable[[], float]) -> float:
-    """A measurement from this process, from the cache file, or made now; a cache that fails is no error."""
-    if key in _known:
-        return _known[key]
-    path = cache_folder() / "choices.json"
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        _known.update({k: v for k, v in json.loads(path.read_text()).items() if k not in _known})
-    if key not in _known:
-        _known[key] = measure()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "w") as file:
-                json.dump(_known, file, indent=1)
-            os.replace(name, path)
-        except OSError:
-            pass
-    return _known[key]
-
-
-def forget() -> None:
-    """Drop every remembered measurement, so that the next accelerate measures afresh."""
-    _known.clear()
-    (cache_folder() / "choices.json").unlink(missing_ok=True)

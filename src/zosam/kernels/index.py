@@ -1,5 +1,7 @@
 """The index of a sparse layer: which weights are active, and where each finds its input in a band.
 
+It follows the pattern as it changes.
+
 Forward: for output channel o, every active (i, ky, kx) reads the padded input band at a fixed offset.
 Input gradient: for input channel i, every active (o, ky, kx) reads the padded band of the output gradient;
 with stride 2 the input pixels fall into four parities that see different weights, so there are four indices.
@@ -9,13 +11,14 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from .library import Index, Shape
+from .library import Index, Library, Shape
 
 Ints = NDArray[np.int64]
 BAND_BYTES = 320 * 1024  # a band stays in the second-level cache while its tiles are computed
@@ -125,3 +128,68 @@ class LayerIndex:
         arrays.append(torch.zeros(len(offset) + 1))
         self._owned += arrays
         return Index(*(a.data_ptr() for a in arrays), groups), len(offset)
+
+
+class Masks(Protocol):
+    """What the kernels need of a sparsity: boolean masks by parameter name, changed in place."""
+
+    masks: dict[str, Tensor]
+
+
+class Pattern:
+    """The index of one layer on one input size, for the mask and the layout of the weight that it was made for."""
+
+    def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry) -> None:
+        self.geometry, self.lanes = geometry, layers.lib.lanes
+        self.name, self.fixed = layers.names.get(module, ""), layers.fixed_mask(module)
+        self.masks = layers.sparse.masks if layers.sparse and self.fixed is None else {}
+        self.index: LayerIndex | None = None
+
+    def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex:
+        """Index this mask."""
+        g = self.geometry
+        self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
+        active = torch.ones(g.outputs, g.inputs, g.kernel, g.kernel, dtype=torch.bool) if mask is None else mask
+        self.index = LayerIndex(g, active, strides, self.lanes)
+        return self.index
+
+
+class Layers:
+    """Finds the mask of a layer and keeps one pattern per layer and input size."""
+
+    def __init__(self, lib: Library, model: nn.Module, sparse: Masks | None) -> None:
+        self.lib, self.sparse = lib, sparse
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.names = {m: names.get(id(getattr(m, "weight", None)), "") for m in model.modules()}
+        self._patterns: dict[tuple[nn.Module, Geometry], Pattern] = {}
+
+    def plane(self, height: int, width: int) -> int:
+        return plane(height, width, self.lib.lanes)
+
+    def mask(self, module: nn.Module) -> Tensor | None:
+        """The mask of a layer's weight; None means every weight is active."""
+        fixed = self.fixed_mask(module)
+        if fixed is not None or self.sparse is None:
+            return fixed
+        return self.sparse.masks.get(self.names.get(module, ""))
+
+    def fixed_mask(self, module: nn.Module) -> Tensor | None:
+        """The mask that a layer of our own brings (plan.Selection)."""
+        active = module.__dict__.get("active")
+        return active if isinstance(active, Tensor) else None
+
+    def any_sparse(self) -> bool:
+        return any(self.mask(module) is not None for module in self.names)
+
+    def density(self, module: nn.Module) -> float:
+        mask = self.mask(module)
+        return 1.0 if mask is None else float(mask.sum()) / max(mask.numel(), 1)
+
+    def dense_gradient(self) -> bool:
+        """Whether the coming step looks at the gradient of pruned weights as well."""
+        asks = getattr(self.sparse, "needs_dense_gradient", None)
+        return bool(asks()) if asks is not None else False
+
+    def pattern(self, module: nn.Module, geometry: Geometry) -> Pattern:
+        """The pattern of a layer, the same one for all programs."""
+        return self._patterns.setdefault((module, geometry), Pattern(self, module, geometry))

@@ -937,7 +937,7 @@ typedef struct {
     float *running_mean, *running_var;
     float *mean, *rstd, *scale, *shift;              /* forward: y = scale * (z - mean) + shift */
     float *gz, *gb;                                  /* backward: dz = scale * h + gz * (z - mean) + gb */
-} Norm;
+} BatchNorm;
 
 /* The lanes from `half` on that hold an image, HALF of them. */
 ALWAYS N real_half(int64_t images, int64_t block, int64_t half) {
@@ -946,7 +946,7 @@ ALWAYS N real_half(int64_t images, int64_t block, int64_t half) {
     return mask;
 }
 
-static int norm_forward(const Norm *b, const float *stats) {
+static int batch_norm_forward(const BatchNorm *b, const float *stats) {
     int64_t blocks = b->batch_statistics ? blocks_of(b->images) : 0, next = b->channels * 3 * LANES;
     double count = (double)b->images * (double)b->area, area = (double)b->area, share = 1 / area;
     for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
@@ -990,7 +990,7 @@ static int norm_forward(const Norm *b, const float *stats) {
 }
 
 /* Gradients may be NULL. */
-static int norm_backward(const Norm *b, const float *stats, float *of_gamma, float *of_beta) {
+static int batch_norm_backward(const BatchNorm *b, const float *stats, float *of_gamma, float *of_beta) {
     int64_t blocks = blocks_of(b->images), next = b->channels * 3 * LANES;
     double count = (double)b->images * (double)b->area;
     for (int64_t c = 0; c < b->channels; c++, stats += 3 * LANES) {
@@ -1025,10 +1025,10 @@ typedef struct {
     const Source *gradient; /* of the forward's out; NULL in the forward */
     const float *add;
     float *gamma_gradient, *beta_gradient; /* NULL if not wanted */
-} RowNorm;
+} LayerNorm;
 
 /* Mean and 1 / spread of LANES rows, over channels that lie `plane` floats apart. */
-static void row_moments(const RowNorm *b, const float *x, V *mean, V *rstd) {
+static void moments_of_rows(const LayerNorm *b, const float *x, V *mean, V *rstd) {
     V sum[4] = {}, square[4] = {};
     for (int64_t c = 0; c < b->channels; c++) sum[c % 4] += load(x + c * b->plane);
     *mean = (sum[0] + sum[1] + (sum[2] + sum[3])) / (float)b->channels;
@@ -1040,19 +1040,19 @@ static void row_moments(const RowNorm *b, const float *x, V *mean, V *rstd) {
     for (int lane = 0; lane < LANES; lane++) (*rstd)[lane] = (float)(1.0 / sqrt(variance[lane] + b->eps));
 }
 
-static void row_norm_forward(const RowNorm *b, int64_t at) {
+static void layer_norm_forward(const LayerNorm *b, int64_t at) {
     V mean, rstd;
-    row_moments(b, b->x + at, &mean, &rstd);
+    moments_of_rows(b, b->x + at, &mean, &rstd);
     for (int64_t c = 0; c < b->channels; c++, at += b->plane) {
         store(b->out + at, (load(b->x + at) - mean) * rstd * or_one(b->gamma, c) + or_zero(b->beta, c));
     }
 }
 
 /* `gradient` and `sums` lie channel by channel: area vectors of one, two vectors of the other. */
-static void row_norm_backward(const RowNorm *b, int64_t at, const float *gradient, M lanes, float *sums) {
+static void layer_norm_backward(const LayerNorm *b, int64_t at, const float *gradient, M lanes, float *sums) {
     V mean, rstd, direct = {}, through = {};
     int64_t row = b->area * LANES;
-    row_moments(b, b->x + at, &mean, &rstd);
+    moments_of_rows(b, b->x + at, &mean, &rstd);
     for (int64_t c = 0; c < b->channels; c++) {
         V g = load(gradient + c * row), x = (V)((M)((load(b->x + at + c * b->plane) - mean) * rstd) & lanes);
         float *sum = sums + 2 * c * LANES;
@@ -1070,8 +1070,8 @@ static void row_norm_backward(const RowNorm *b, int64_t at, const float *gradien
     }
 }
 
-static void row_norm_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
-    const RowNorm *b = argument;
+static void layer_norm_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
+    const LayerNorm *b = argument;
     float *gradient = scratch[thread][GRADIENT_BAND].data, *sums = scratch[chunk][SUMS].data;
     if (b->gradient) memset(sums, 0, (size_t)(b->channels * 2 * LANES) * sizeof(float));
     EACH_BLOCK(n, blocks_of(b->images), chunk, chunks, 0) {
@@ -1081,19 +1081,19 @@ static void row_norm_part(void *argument, int thread, int64_t chunk, int64_t chu
             fill(b->gradient, base, b->plane, b->channels, 1, b->area, 0, 0, 1, 0, 0, b->area, row, lanes, gradient);
         }
         for (int64_t i = 0; i < row; i += LANES) {
-            if (b->gradient) row_norm_backward(b, base + i, gradient + i, lanes, sums);
-            else row_norm_forward(b, base + i);
+            if (b->gradient) layer_norm_backward(b, base + i, gradient + i, lanes, sums);
+            else layer_norm_forward(b, base + i);
         }
     }
 }
 
-static int row_norm(const RowNorm *b, int64_t threads) {
+static int layer_norm(const LayerNorm *b, int64_t threads) {
     int workers = threads_for(threads);
     int64_t chunks = chunks_for(blocks_of(b->images), workers, 2 * b->channels, b->channels * b->area);
     pthread_mutex_lock(&pool.busy);
     int failed = b->gradient && (reserve(workers, GRADIENT_BAND, (size_t)(b->channels * b->area * LANES)) ||
                                  reserve(chunks, SUMS, (size_t)(b->channels * 2 * LANES)));
-    if (!failed) run(row_norm_part, (void *)b, chunks, workers, 0);
+    if (!failed) run(layer_norm_part, (void *)b, chunks, workers, 0);
     for (int64_t i = 0; !failed && b->gradient && i < 2 * b->channels; i++) {
         float *wanted = i % 2 ? b->beta_gradient : b->gamma_gradient;
         if (wanted) wanted[i / 2] = total(i, chunks);
@@ -1104,7 +1104,7 @@ static int row_norm(const RowNorm *b, int64_t threads) {
 
 /* ---- many calls as one ------------------------------------------------------------------------------ */
 
-enum { CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, NORM_FORWARD, NORM_BACKWARD, ROW_NORM };
+enum { CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM };
 
 /* Makes the calls of a list, in order: each is its number, then its arguments.  Stops at the first that fails. */
 EXPORT int zk_calls(const int64_t *list, int64_t length) {
@@ -1119,9 +1119,9 @@ EXPORT int zk_calls(const int64_t *list, int64_t length) {
         case SWEEP: MADE(9, sweep(a[0], a[1], a[2], a[3], P(4), P(5), P(6), a[7], a[8]));
         case MOVE:
             MADE(13, move(P(0), P(1), a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]));
-        case NORM_FORWARD: MADE(2, norm_forward(P(0), P(1)));
-        case NORM_BACKWARD: MADE(4, norm_backward(P(0), P(1), P(2), P(3)));
-        case ROW_NORM: MADE(2, row_norm(P(0), a[1]));
+        case BATCH_NORM_FORWARD: MADE(2, batch_norm_forward(P(0), P(1)));
+        case BATCH_NORM_BACKWARD: MADE(4, batch_norm_backward(P(0), P(1), P(2), P(3)));
+        case LAYER_NORM: MADE(2, layer_norm(P(0), a[1]));
         default: failed = -1;
         }
 #undef MADE

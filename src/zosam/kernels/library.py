@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from .build import find_library
+from zosam.machine import cache_folder, cpu_name
+
+from . import build
 
 Structure = ctypes.Structure
 Pointer = ctypes.c_void_p
@@ -34,20 +36,21 @@ Shape = _structure(
     integers="images inputs outputs height width kernel stride pad out_height out_width in_plane out_plane rows "
     "in_band out_band top bottom active",
 )
-Norm = _structure(
-    "Norm",
+BatchNorm = _structure(
+    "BatchNorm",
     integers="images channels area batch_statistics",
     doubles="eps momentum",
     pointers="gamma beta running_mean running_var mean rstd scale shift gz gb",
 )
-RowNorm = _structure(
-    "RowNorm",
+LayerNorm = _structure(
+    "LayerNorm",
     integers="images channels area plane",
     doubles="eps",
     pointers="x gamma beta out gradient add gamma_gradient beta_gradient",
 )
 
-CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, NORM_FORWARD, NORM_BACKWARD, ROW_NORM = range(7)  # as C numbers its calls
+# as C numbers its calls
+CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM = range(7)
 
 
 class Library:
@@ -65,24 +68,14 @@ class Library:
         self.lanes = int(self.c.zk_lanes())
         self.variant = self.c.zk_variant().decode()
 
+    def call(self, number: int, *arguments: int) -> None:
+        """Make one call."""
+        words = array("q", (number, *arguments))
+        self.run(*words.buffer_info())
 
-class Calls:
-    """Calls of the library, put on a list and then made at one go.
-
-    Python between two kernels would find cold caches, while all threads but one wait.
-    """
-
-    def __init__(self, lib: Library) -> None:
-        self._c, self._list = lib.c, array("q")
-
-    def add(self, number: int, *arguments: int) -> None:
-        """One more call; what it is given by address must be there until `make`."""
-        self._list.extend((number, *arguments))
-
-    def make(self) -> None:
-        """Make all of them, in order."""
-        waiting, self._list = self._list, array("q")
-        if self._c.zk_calls(*waiting.buffer_info()):  # the one way to fail
+    def run(self, address: int, length: int) -> None:
+        """Make the calls that are written, one after another, in `length` integers at an address."""
+        if self.c.zk_calls(address, length):  # the one way to fail
             raise MemoryError("the sparse kernels could not allocate their working memory")
 
 
@@ -110,7 +103,7 @@ def load() -> Library | None:
     """The library for this CPU, or None after one warning that says why everything will run dense."""
     if disabled():
         return None
-    path, origin = find_library()
+    path, origin = build.find_library()
     if path is None:
         warnings.warn(f"no sparse kernels, so everything runs dense: {origin}", RuntimeWarning, stacklevel=3)
         return None
@@ -119,3 +112,22 @@ def load() -> Library | None:
     except (OSError, AttributeError) as error:  # not a library, or not one of these kernels
         warnings.warn(f"no sparse kernels, so everything runs dense: {error}", RuntimeWarning, stacklevel=3)
         return None
+
+
+def doctor() -> list[str]:
+    """What will run here: which build, where it comes from, what is missing otherwise; one line per finding."""
+    lib = load()
+    lines = [f"CPU: {cpu_name()}; builds it can run: {', '.join(build.variants())}"]
+    if lib is not None:
+        lines.append(f"kernels: {lib.variant}, {lib.lanes} images per vector, {lib.origin}: {lib.path}")
+    elif disabled():
+        lines.append("kernels: switched off by ZOSAM_DENSE, so everything runs dense")
+    else:
+        path, reason = build.find_library()
+        why = reason if path is None else f"{path} is no library of these kernels"
+        lines.append(f"kernels: none, so everything runs dense: {why}")
+    lines.append(f"compiler: {build.compiler() or 'none found (set CC, or install gcc or clang)'}")
+    lines.append(f"cache: {cache_folder()}")
+    whose = "" if lib is None else ", torch's own" if lib.team[0] else ", in a pool beside torch's"
+    lines.append(f"threads: {torch.get_num_threads()}{whose} (torch.set_num_threads changes it for the kernels too)")
+    return lines

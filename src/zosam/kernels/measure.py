@@ -1,7 +1,12 @@
-"""Time one layer both ways: on the kernels, and by torch in its fastest layout."""
+"""Times, measured once and remembered per CPU: a layer on the kernels, and by torch in its fastest layout."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,16 +17,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from zosam.machine import cache_folder, cpu_name
+
 from . import library
-from .index import Geometry, LayerIndex
-from .library import CONV_BACKWARD, CONV_FORWARD, Calls, Library
+from .index import Geometry, LayerIndex, plane
+from .library import CONV_BACKWARD, CONV_FORWARD, MOVE, Library
 
 Clock = Callable[[], float]
 Name = TypeVar("Name")
+REPEATS = 2
+_known: dict[str, float] = {}
 
 
 def best(
-    functions: Mapping[Name, Callable[[], object]], repeats: int, clock: Clock = time.perf_counter
+    functions: Mapping[Name, Callable[[], object]], repeats: int = REPEATS, clock: Clock = time.perf_counter
 ) -> dict[Name, float]:
     """The least time of each, taken in turns so that a busy machine treats them alike."""
     least = dict.fromkeys(functions, float("inf"))
@@ -60,7 +69,7 @@ class SparseLayer(Layer):
     """A layer on the kernels, in the blocked layout."""
 
     def __init__(self, lib: Library, g: Geometry, mask: Tensor, images: int) -> None:
-        self.list = Calls(lib)
+        self.lib = lib
         self.weight = torch.randn(mask.shape) * mask
         self.index = LayerIndex(g, mask, self.weight.stride(), lib.lanes)
         self.index.shape.images = images
@@ -76,21 +85,19 @@ class SparseLayer(Layer):
     def forward(self) -> None:
         sink = library.Sink(out=self.out.data_ptr(), stats=self.stats.data_ptr())
         i = self.index
-        self.list.add(
+        self.lib.call(
             CONV_FORWARD, addressof(i.shape), addressof(self.source), addressof(i.forward), self.weight.data_ptr(),
             addressof(sink), torch.get_num_threads(), 0,
         )  # fmt: skip
-        self.list.make()
 
     def backward(self, into: bool = True, of_weight: bool = True) -> None:
         sink = library.Sink(out=self.dx.data_ptr() if into else 0)
         i = self.index
-        self.list.add(
+        self.lib.call(
             CONV_BACKWARD, addressof(i.shape), addressof(self.gradient), addressof(self.source), addressof(i.forward),
             addressof(i.transposed), addressof(i.counts), self.weight.data_ptr(), addressof(sink),
             self.dw.data_ptr() if of_weight else 0, 0, torch.get_num_threads(), 0,
         )  # fmt: skip
-        self.list.make()
 
 
 class DenseLayer(Layer):
@@ -112,3 +119,63 @@ class DenseLayer(Layer):
             self.y, self.x, self.weight, None, [g.stride] * 2, [g.pad] * 2, [1, 1], False, [0, 0], 1,
             [into, of_weight, False],
         )  # fmt: skip
+
+
+def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int) -> float:
+    """Dense time / sparse time of one layer, forward and backward; the dense one pays for changing layouts."""
+    shape = (g.outputs, g.inputs, g.kernel, g.kernel)
+    active = torch.ones(shape, dtype=torch.bool) if mask is None else mask.reshape(shape)
+
+    def measure() -> float:
+        sparse, dense = SparseLayer(lib, g, active, images), DenseLayer(g, images)
+        moved = [(g.inputs, g.height, g.width), (g.outputs, g.out_height, g.out_width)]
+        plain = [torch.empty(images, *size).contiguous(memory_format=torch.channels_last) for size in moved]
+        blocked = [torch.empty_like(sparse.x), torch.empty_like(sparse.y)]
+
+        def move() -> None:
+            for p, b in zip(plain, blocked, strict=True):
+                n, c, h, w = p.shape
+                size = (n, c, h, w, plane(h, w, lib.lanes))
+                lib.call(MOVE, p.data_ptr(), b.data_ptr(), *size, *p.stride(), 1, torch.get_num_threads())
+
+        took = best({"sparse": sparse.both, "dense": dense.both, "move": move})
+        return (took["dense"] + 3 * took["move"]) / took["sparse"]
+
+    density = float(active.sum()) / max(active.numel(), 1)
+    return remember(key("layer", f"{lib.path.name} {g}{bucket(density)}", images), measure)
+
+
+def bucket(density: float) -> str:
+    """Densities that are close share a measurement."""
+    return f"d{round(density, 1 if density > 0.2 else 2):g}"
+
+
+def key(kind: str, what: str, images: int) -> str:
+    digest = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return f"{cpu_name()} {torch.__version__} threads {torch.get_num_threads()} {kind} {digest} images {images}"
+
+
+def remember(key: str, measure: Callable[[], float]) -> float:
+    """A measurement from this process, from the cache file, or made now; a cache that fails is no error."""
+    if key in _known:
+        return _known[key]
+    path = cache_folder() / "choices.json"
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        _known.update({k: v for k, v in json.loads(path.read_text()).items() if k not in _known})
+    if key not in _known:
+        _known[key] = measure()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "w") as file:
+                json.dump(_known, file, indent=1)
+            os.replace(name, path)
+        except OSError:
+            pass
+    return _known[key]
+
+
+def forget() -> None:
+    """Drop every remembered measurement, so that the next accelerate measures afresh."""
+    _known.clear()
+    (cache_folder() / "choices.json").unlink(missing_ok=True)

@@ -6,14 +6,35 @@ import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .plan import Buffer, Enter, Leave, NormStep, Op, Pass, RowNorm
-from .plan_backward import BackOp, ConvBack, NormBack
+from . import library
+from .index import Layers
+from .library import Library
+from .plan import (
+    Activation,
+    BackOp,
+    BatchNorm,
+    BatchNormBack,
+    Buffer,
+    ConvBack,
+    Enter,
+    Forward,
+    GradientSink,
+    LayerNorm,
+    Leave,
+    Op,
+    Part,
+    Pass,
+    View,
+)  # fmt: skip
 
 WORTH_LARGE_PAGES = 16 << 20  # bytes
+VECTORS = ("mean", "rstd", "scale", "shift", "gz", "gb")
+ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu")  # by their number in C
 
 
 @dataclass
@@ -29,9 +50,9 @@ def forward_traffic(op: Op) -> Traffic:
     """A band is filled ahead of the rows that are stored, so a layer that keeps the shape may work in place."""
     if isinstance(op, Enter | Leave):
         return edge_traffic(op)
-    if isinstance(op, NormStep):
+    if isinstance(op, BatchNorm):
         return Traffic(reads=[op.sums])
-    if isinstance(op, RowNorm):
+    if isinstance(op, LayerNorm):
         return Traffic([op.source], [op.out], [(op.out, op.source)])
     source = [term.buffer for term in op.source.terms]
     if isinstance(op, Pass):
@@ -49,7 +70,7 @@ def backward_traffic(op: BackOp) -> Traffic:
     """The same for gradients; forward buffers never move and are left out."""
     if isinstance(op, Enter | Leave):
         return edge_traffic(op)
-    if isinstance(op, NormBack):
+    if isinstance(op, BatchNormBack):
         return Traffic(reads=[op.sums])
     parts = [part.buffer for part in op.parts]
     sink = op.sink
@@ -107,3 +128,85 @@ def place(traffic: Sequence[Traffic], size: Callable[[Buffer], int], keep: bool)
         free += {slot[b] for b in (*t.reads, *t.writes) if dies(b, now) and b not in taken}
     starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     return {b: starts[s] for b, s in slot.items()}, starts[-1]
+
+
+class Memory:
+    """The arena of one program and the addresses in it; leased to one run at a time."""
+
+    def __init__(
+        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[BackOp] | None
+    ) -> None:
+        self.lib, self.layers, self.images = lib, layers, images
+        self.blocks = -(-images // lib.lanes)
+        offsets, total = place([forward_traffic(op) for op in forward.ops], self.size, keep=adjoint is not None)
+        if adjoint is not None:
+            more, extra = place([backward_traffic(op) for op in adjoint], self.size, keep=False)
+            offsets |= {b: total + offset for b, offset in more.items()}
+            total += extra
+        self.arena = room(total + 16)
+        self.base = (-self.arena.data_ptr() // 4) % 16
+        self.offset = offsets
+        self.norms: dict[BatchNorm, Any] = {}
+        self.vectors: dict[BatchNorm, Tensor] = {}
+        for op in forward.ops:
+            if isinstance(op, BatchNorm):
+                self.vectors[op] = torch.empty(len(VECTORS), op.buffer.channels)
+                self.norms[op] = library.BatchNorm(
+                    images=images,
+                    channels=op.buffer.channels,
+                    area=op.buffer.height * op.buffer.width,
+                    **{name: self.vector(op, name) for name in VECTORS},
+                )
+
+    def size(self, buffer: Buffer) -> int:
+        """Floats that a buffer takes."""
+        inner = 3 * self.lib.lanes if buffer.sums else self.layers.plane(buffer.height, buffer.width)
+        return -(-self.blocks * buffer.channels * inner // 16) * 16
+
+    def at(self, buffer: Buffer | None) -> int:
+        """The address of a buffer."""
+        return 0 if buffer is None else self.arena.data_ptr() + 4 * (self.base + self.offset[buffer])
+
+    def plane(self, buffer: Buffer) -> int:
+        """Floats between the channels of a buffer."""
+        return self.layers.plane(buffer.height, buffer.width)
+
+    def vector(self, norm: BatchNorm, name: str) -> int:
+        """The address of one of the per-channel vectors of a norm."""
+        return self.vectors[norm][VECTORS.index(name)].data_ptr()
+
+    def source(self, view: View, out: Buffer | None = None) -> Any:
+        """A view as a C Source."""
+        first = view.terms[0]
+        s = library.Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
+        if first.norm is not None:
+            s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
+        if len(view.terms) == 2:
+            second = view.terms[1]
+            s.y = self.at(second.buffer)
+            if second.norm is not None:
+                s.ys, s.yc, s.yb = (self.vector(second.norm, name) for name in ("scale", "mean", "shift"))
+        return s
+
+    def gradient(self, parts: list[Part], out: Buffer | None = None) -> Any:
+        """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""
+        s = library.Source(out=self.at(out), x=self.at(parts[0].buffer))
+        norm, free = parts[0].norm, ["y", "z"]
+        if norm is not None:
+            s.xs, s.xb = self.vector(norm, "scale"), self.vector(norm, "gb")
+            s.y, s.ys, s.yc = self.at(norm.buffer), self.vector(norm, "gz"), self.vector(norm, "mean")
+            free = ["z"]
+        for name, part in zip(free, parts[1:], strict=False):
+            setattr(s, name, self.at(part.buffer))
+        return s
+
+    def sink(self, sink: GradientSink) -> Any:
+        """A gradient's sink as a C Sink."""
+        k = library.Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
+        if sink.gate is not None:
+            k.gate, k.activation = self.at(sink.gate.buffer), ACTIVATIONS.index(sink.activation)
+            if sink.gate.norm is not None:
+                k.gs, k.gc, k.gb = (self.vector(sink.gate.norm, name) for name in ("scale", "mean", "shift"))
+        if sink.norm is not None:
+            k.with_, k.center = self.at(sink.norm.buffer), self.vector(sink.norm, "mean")
+        return k

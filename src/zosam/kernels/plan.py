@@ -1,4 +1,7 @@
-"""What a forward program is made of: buffers, views of them, and operations that read views and store buffers."""
+"""What programs are made of: buffers, views of them, and operations that read views and store buffers.
+
+A forward program is a list of `Op`, a backward program a list of `BackOp`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Term:
     """A stored buffer, normalised or as it is."""
 
     buffer: Buffer
-    norm: NormStep | None = None
+    norm: BatchNorm | None = None
 
 
 @dataclass(eq=False)
@@ -88,7 +91,7 @@ class Pass:
 
 
 @dataclass(eq=False)
-class NormStep:
+class BatchNorm:
     """Batch norm of a buffer: from its sums to a scale and a shift per channel."""
 
     module: nn.BatchNorm2d
@@ -97,7 +100,7 @@ class NormStep:
 
 
 @dataclass(eq=False)
-class RowNorm:
+class LayerNorm:
     """Layer norm: every row of the source by its own mean and spread."""
 
     module: nn.LayerNorm
@@ -105,7 +108,7 @@ class RowNorm:
     out: Buffer
 
 
-Op = Enter | Leave | Conv | Pass | NormStep | RowNorm
+Op = Enter | Leave | Conv | Pass | BatchNorm | LayerNorm
 
 
 class Selection(nn.Conv2d):
@@ -124,3 +127,67 @@ class Forward:
 
     ops: list[Op] = field(default_factory=list)
     keepdim: dict[int, bool] = field(default_factory=dict)
+
+
+# --- backward: contributions to a gradient, what is done with it, and the operations ----------------------------------
+
+
+@dataclass(eq=False)
+class Part:
+    """One contribution to a gradient: a buffer, or a buffer that comes through a batch norm."""
+
+    buffer: Buffer
+    norm: BatchNorm | None = None
+
+
+@dataclass(eq=False)
+class GradientSink:
+    """What happens to a gradient before it is stored: add, gate by an activation, sum for a batch norm."""
+
+    out: Buffer | None = None
+    add: Buffer | None = None
+    gate: Term | None = None
+    activation: Activation = ""
+    sums: Buffer | None = None
+    norm: BatchNorm | None = None
+
+
+@dataclass(eq=False)
+class ConvBack:
+    """Input, weight and bias gradient of a convolution."""
+
+    conv: Conv
+    parts: list[Part]
+    source: View
+    sink: GradientSink
+    store: Buffer | None = None  # the gradient of the output, if someone else wants it too
+
+
+@dataclass(eq=False)
+class PassBack:
+    """An element-wise pass over gradients; with a position, the spread of that output's pooled gradient."""
+
+    parts: list[Part]
+    sink: GradientSink
+    like: Buffer
+    position: int | None = None
+
+
+@dataclass(eq=False)
+class BatchNormBack:
+    """From sums to the gradients of gamma and beta, and to what a Part through this norm needs."""
+
+    norm: BatchNorm
+    sums: Buffer
+
+
+@dataclass(eq=False)
+class LayerNormBack:
+    """Gradients of a layer norm's rows, gamma and beta; the sink adds what is already known of the rows'."""
+
+    norm: LayerNorm
+    parts: list[Part]
+    sink: GradientSink
+
+
+BackOp = ConvBack | PassBack | BatchNormBack | LayerNormBack | Enter | Leave  # both edges carry gradients here

@@ -31,6 +31,7 @@ from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.preempt import Notice, Preempted, sigterm
 from zosam.lab.record import check_files, check_size, checksum, read_record, write_record
 from zosam.lab.train import classification, evaluate, fit
+from zosam.machine import cpu_name
 from zosam.names import canonical, check_settings, find, parse, settings_of
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.random_stream import stream
@@ -422,15 +423,7 @@ def made_with() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "cpu": _processor(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         **({"processes": current().world} if current().world > 1 else {}),
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

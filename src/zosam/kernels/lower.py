@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from .graph import Region, Step
 from .index import Geometry
-from .plan import Buffer, Conv, Enter, Forward, Leave, NormStep, Pass, RowNorm, Selection, Term, View
+from .plan import BatchNorm, Buffer, Conv, Enter, Forward, LayerNorm, Leave, Pass, Selection, Term, View
+from .regions import Region
+from .trace import Step
 
 
 class Lowering:
@@ -22,14 +23,14 @@ class Lowering:
         self.program = Forward()
         self.views: dict[str, View] = {}
         self.maker: dict[Buffer, Conv | Pass] = {}
-        self.shrunk: dict[str, Step] = {}
-        layers = [step.module for step in region.steps if step.kind in ("conv", "linear", "norm", "row_norm")]
+        self.subsampled: dict[str, Step] = {}
+        layers = [step.module for step in region.steps if step.kind in ("conv", "linear", "batch_norm", "layer_norm")]
         if len(set(layers)) < len(layers):
             raise ValueError("a layer is used twice")
-        self.alias = {s.name: s.inputs[0] for s in region.steps if s.kind == "same"}
+        self.alias = {s.name: s.inputs[0] for s in region.steps if s.kind == "identity"}
         self.uses: dict[str, int] = {}
         for step in region.steps:
-            for name in step.inputs if step.kind != "same" else []:
+            for name in step.inputs if step.kind != "identity" else []:
                 self.uses[self._real(name)] = self.uses.get(self._real(name), 0) + 1
         for name in region.outputs:
             self.uses[self._real(name)] = self.uses.get(self._real(name), 0) + 1
@@ -42,7 +43,7 @@ class Lowering:
         for step in self.region.steps:
             if step.inplace and (self.uses[self._real(step.inputs[0])] > 1 or step.inputs[0] in self.region.inputs):
                 raise ValueError("a value is used after it was changed in place")
-            if step.kind != "same":
+            if step.kind != "identity":
                 getattr(self, f"_{step.kind}")(step)
         for position, name in enumerate(self.region.outputs):
             if position not in self.program.keepdim:
@@ -109,7 +110,7 @@ class Lowering:
             self.maker[out] = op
         self.views[step.name] = View([Term(out)])
 
-    def _norm(self, step: Step) -> None:
+    def _batch_norm(self, step: Step) -> None:
         assert isinstance(step.module, nn.BatchNorm2d)
         buffer = self._store(self._real(step.inputs[0]))
         maker = self.maker.get(buffer)
@@ -119,25 +120,25 @@ class Lowering:
             self.program.ops.append(maker)
         if maker.sums is None:
             maker.sums = Buffer(buffer.channels, 3, 1, sums=True)
-        norm = NormStep(step.module, buffer, maker.sums)
+        norm = BatchNorm(step.module, buffer, maker.sums)
         self.program.ops.append(norm)
         self.views[step.name] = View([Term(buffer, norm)])
 
-    def _shrink(self, step: Step) -> None:
+    def _subsample(self, step: Step) -> None:
         readers = [other.kind for other in self.region.steps if step.name in other.inputs]
-        if readers != ["widen"] or step.name in self.region.outputs:
+        if readers != ["pad_channels"] or step.name in self.region.outputs:
             raise ValueError("fewer pixels, but not more channels")
-        self.shrunk[step.name] = step
+        self.subsampled[step.name] = step
 
-    def _widen(self, step: Step) -> None:
-        shrunk = self.shrunk.get(step.inputs[0])
-        if shrunk is None:
+    def _pad_channels(self, step: Step) -> None:
+        subsampled = self.subsampled.get(step.inputs[0])
+        if subsampled is None:
             raise ValueError("more channels, but not fewer pixels")
-        name, view = self._view(shrunk)
+        name, view = self._view(subsampled)
         if step.module is None:
-            step.module = Selection(view.like.channels, shrunk.stride, step.extra)
+            step.module = Selection(view.like.channels, subsampled.stride, step.extra)
         assert isinstance(step.module, Selection)
-        like, stride = view.like, shrunk.stride
+        like, stride = view.like, subsampled.stride
         geometry = Geometry(like.channels, step.module.out_channels, like.height, like.width, stride=stride)
         self._layer(step, step.module, geometry, name, view)
 
@@ -151,13 +152,13 @@ class Lowering:
         name, view = self._view(step)
         self.views[step.name] = View(view.terms if view.raw else [Term(self._store(name))], "gelu")
 
-    def _row_norm(self, step: Step) -> None:
+    def _layer_norm(self, step: Step) -> None:
         assert isinstance(step.module, nn.LayerNorm)
         source = self._store(self._real(step.inputs[0]))
         if step.module.normalized_shape != (source.channels,):
             raise ValueError("channels do not match")
         out = Buffer(source.channels, source.height, source.width)
-        self.program.ops.append(RowNorm(step.module, source, out))
+        self.program.ops.append(LayerNorm(step.module, source, out))
         self.views[step.name] = View([Term(out)])
 
     def _add(self, step: Step) -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zosam.kernels.graph import regions, trace
+from zosam.kernels.regions import regions
+from zosam.kernels.trace import trace
 from zosam.lab.models import digits_net, resnet20
 
 
@@ -28,7 +29,7 @@ def test_a_whole_network_is_one_region_and_its_head() -> None:
 def test_a_shortcut_without_weights_does_not_cut() -> None:
     kinds = found(resnet20())
     assert [kind for kind, _ in kinds] == ["image", "rows"]
-    assert kinds[0][1].count("widen") == 2
+    assert kinds[0][1].count("pad_channels") == 2
 
 
 class Thin(nn.Module):

@@ -1,14 +1,9 @@
-"""Find, in a traced model, the runs of operations that the kernels understand.
-
-torch.fx gives the operations in execution order. A maximal stretch of consecutive understood operations that
-holds at least one sparse layer is a region; everything else stays as it was traced.
-"""
+"""Follow a model's code with torch.fx, and say of each operation what it is to the kernels."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +14,12 @@ from torch.nn import functional as F
 _ADD = {operator.add, operator.iadd, torch.add}
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_}
 _POOL = {F.adaptive_avg_pool2d}
-_KINDS = dict.fromkeys(("conv", "norm", "pool", "shrink", "widen"), "image") | {"linear": "rows", "row_norm": "rows"}
-_STARTS = {"conv", "linear", "norm", "row_norm"}
 
 
 @dataclass
 class Step:
-    """One understood operation: conv, linear, norm, row_norm, relu, gelu, add, same, pool, shrink (pixels) or widen."""
+    """One operation: conv, linear, batch_norm, layer_norm, relu, gelu, add, identity, pool (to the mean of all pixels),
+    subsample (every n-th pixel) or pad_channels (with zeros)."""
 
     kind: str
     name: str
@@ -35,17 +29,6 @@ class Step:
     inplace: bool = False
     stride: int = 1
     extra: tuple[int, int] = (0, 0)  # channels of zeros before and after
-
-
-@dataclass
-class Region:
-    """Consecutive steps, with the names of the values that enter and leave them."""
-
-    kind: str
-    steps: list[Step] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
 
 
 class LeafTracer(Tracer):
@@ -83,51 +66,16 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
         if node.target is torch.mean:
             return _mean(node, inputs)
         if node.target is operator.getitem:
-            return _shrink(node, inputs)
+            return _subsample(node, inputs)
         if node.target is F.pad:
             before = understood(node.all_input_nodes[0], modules)
-            return _widen(node, inputs) if before is not None and before.kind == "shrink" else None
+            return _pad_channels(node, inputs) if before is not None and before.kind == "subsample" else None
     if node.op == "call_method":
         if node.target in ("relu", "relu_"):
             return Step("relu", node.name, inputs, inplace=node.target == "relu_")
         if node.target == "mean":
             return _mean(node, inputs)
     return None
-
-
-def regions(graph: GraphModule, wanted: Callable[[nn.Module], bool]) -> list[Region]:
-    """The stretches of understood steps that hold a layer for which `wanted` is true."""
-    modules = dict(graph.named_modules())
-    found: list[Region] = []
-    current: Region | None = None
-    for node in graph.graph.nodes:
-        step = understood(node, modules)
-        kind = _KINDS.get(step.kind, "") if step else ""
-        starts = step is not None and step.kind in _STARTS
-        if current and (step is None or (kind and kind != current.kind)):
-            found.append(current)
-            current = None
-        if step is None or (current is None and not starts):
-            continue
-        if current is None:
-            current = Region(kind)
-        current.steps.append(step)
-        current.nodes.append(node)
-        if step.kind == "pool":  # what follows has no pixels
-            found.append(current)
-            current = None
-    found += [current] if current else []
-    for region in found:
-        _edges(region)
-    return [r for r in found if any(s.kind in ("conv", "linear") and s.module and wanted(s.module) for s in r.steps)]
-
-
-def _edges(region: Region) -> None:
-    inside = {step.name for step in region.steps}
-    nodes = set(region.nodes)
-    for step in region.steps:
-        region.inputs += [name for name in step.inputs if name not in inside and name not in region.inputs]
-    region.outputs = [node.name for node in region.nodes if any(user not in nodes for user in node.users)]
 
 
 def _mean(node: Node, inputs: list[str]) -> Step | None:
@@ -141,19 +89,19 @@ def _mean(node: Node, inputs: list[str]) -> Step | None:
     return Step("pool", node.name, inputs, keepdim=keepdim)
 
 
-def _shrink(node: Node, inputs: list[str]) -> Step | None:
-    """x[:, :, ::n, ::n] before a widening, as in shortcuts without weights."""
+def _subsample(node: Node, inputs: list[str]) -> Step | None:
+    """x[:, :, ::n, ::n] before channels are padded, as in shortcuts without weights."""
     stride = node.args[1][-1].step if isinstance(node.args[1], tuple) and isinstance(node.args[1][-1], slice) else None
     whole, every = slice(None), slice(None, None, stride)
     if stride not in (1, 2) or node.args[1] != (whole, whole, every, every):
         return None
     readers = list(node.users)
-    if len(readers) != 1 or readers[0].target is not F.pad or _widen(readers[0], []) is None:
+    if len(readers) != 1 or readers[0].target is not F.pad or _pad_channels(readers[0], []) is None:
         return None
-    return Step("shrink", node.name, inputs, stride=int(stride))
+    return Step("subsample", node.name, inputs, stride=int(stride))
 
 
-def _widen(node: Node, inputs: list[str]) -> Step | None:
+def _pad_channels(node: Node, inputs: list[str]) -> Step | None:
     """F.pad with channels of zeros."""
     filled = {"mode": "constant", "value": None} | dict(node.kwargs)
     sizes = node.args[1] if len(node.args) == 2 else None
@@ -164,7 +112,7 @@ def _widen(node: Node, inputs: list[str]) -> Step | None:
     before, after = sizes[4:]
     if not (isinstance(before, int) and isinstance(after, int) and before >= 0 and after >= 0):
         return None
-    return Step("widen", node.name, inputs, extra=(before, after))
+    return Step("pad_channels", node.name, inputs, extra=(before, after))
 
 
 def _module_kind(module: nn.Module) -> tuple[str, bool]:
@@ -174,15 +122,15 @@ def _module_kind(module: nn.Module) -> tuple[str, bool]:
     if kind is nn.Linear:
         return "linear", False
     if kind is nn.BatchNorm2d:
-        return "norm", False
+        return "batch_norm", False
     if kind is nn.LayerNorm and len(getattr(module, "normalized_shape", ())) == 1:
-        return "row_norm", False
+        return "layer_norm", False
     if kind is nn.ReLU:
         return "relu", False
     if kind is nn.GELU and getattr(module, "approximate", "") == "none":
         return "gelu", False
     if kind is nn.Identity or (kind is nn.Dropout and getattr(module, "p", 1) == 0):
-        return "same", False
+        return "identity", False
     if kind is nn.AdaptiveAvgPool2d and getattr(module, "output_size", None) in (1, (1, 1)):
         return "pool", True
     return "", False

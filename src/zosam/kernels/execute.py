@@ -1,0 +1,249 @@
+"""A region at work: programs per input size, memory on lease, and one autograd function over all of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from .adjoint import Adjoint
+from .bind import Binder
+from .index import Layers
+from .library import Library
+from .lower import Lowering
+from .memory import Memory
+from .plan import Forward
+from .regions import Region
+from .script import Run, Script
+
+HIGH, WIDE = 2, 4  # rows of a linear layer's input lie side by side like these pixels: just one register tile
+ROWS = HIGH * WIDE
+LAST = torch.channels_last
+KEPT_SIZES = 4
+
+
+class Unsupported(Exception):
+    """This input cannot go through the kernels; the caller runs the model as it was."""
+
+
+class Lease:
+    """Memory and calls of one program, for one run at a time."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        memory = Memory(program.owner.lib, program.owner.layers, program.forward, program.images, program.adjoint)
+        self.binder = Binder(memory, program.owner.keys)
+        self.edges = len(program.owner.region.inputs), len(program.owner.region.outputs)
+        self.forward = self.binder.forward(program.forward, *self.edges)
+        self.outputs = self.binder.departures
+        self.backwards: dict[bool, Script] = {}
+
+    def backward(self, dense_gradient: bool) -> Script:
+        """The calls of the backward program."""
+        if dense_gradient not in self.backwards:
+            ops = self.program.adjoint or []
+            self.backwards[dense_gradient] = self.binder.backward(ops, *self.edges, dense_gradient)
+            self.input_gradients = self.binder.departures
+        return self.backwards[dense_gradient]
+
+
+class Holder:
+    """Keeps a lease for as long as a graph may need it, and gives it back to its program."""
+
+    def __init__(self, program: Program) -> None:
+        self.lease = program.free.pop() if program.free else Lease(program)
+
+    def __del__(self) -> None:
+        self.lease.program.free.append(self.lease)
+
+
+class Program:
+    """A lowered region for one input size, with or without its adjoint."""
+
+    def __init__(self, owner: KernelRegion, shapes: Sequence[torch.Size], wanted: tuple[bool, ...] | None) -> None:
+        self.owner = owner
+        self.images, sizes = owner.geometry(shapes)
+        self.forward = Lowering(owner.region, sizes, owner.dense).lower()
+        self.adjoint = None if wanted is None else Adjoint(self.forward, wanted).build()
+        self.free: list[Lease] = []
+
+
+class KernelRegion:
+    """Runs a region on the kernels; called like the nodes that it stands for, or raises Unsupported."""
+
+    def __init__(self, lib: Library, layers: Layers, region: Region, dense: set[nn.Module]) -> None:
+        self.lib, self.layers, self.region, self.dense = lib, layers, region, dense
+        self.image = region.kind == "image"
+        self.modules = [step.module for step in region.steps if step.module is not None]
+        self.keys = [(m, name) for m in self.modules for name, _ in m.named_parameters(recurse=False)]
+        self.norms = [m for m in self.modules if isinstance(m, nn.BatchNorm2d)]
+        self.lock = threading.RLock()
+        self.programs: OrderedDict[Any, Program] = OrderedDict()
+
+    def geometry(self, shapes: Sequence[torch.Size]) -> tuple[int, list[tuple[int, int, int]]]:
+        """Images, and (channels, height, width) per input."""
+        if not self.image:
+            return -(-shapes[0][:-1].numel() // ROWS), [(s[-1], HIGH, WIDE) for s in shapes]
+        return shapes[0][0], [(s[1], s[2], s[3]) for s in shapes]
+
+    def lowered(self, inputs: Sequence[Tensor]) -> tuple[int, Forward]:
+        """Images and forward program for these inputs."""
+        images, sizes = self.geometry([x.shape for x in inputs])
+        return images, Lowering(self.region, sizes, self.dense).lower()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        parameters = self.ready(inputs)
+        shaped = inputs if self.image else tuple(map(_as_image, inputs))
+        if torch.is_grad_enabled():
+            outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
+        else:
+            outputs, _ = self.forward(shaped, parameters, None)
+        if not self.image:
+            outputs = tuple(_as_rows(y, inputs[0].shape[:-1]) for y in outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def forward(
+        self, inputs: Sequence[Tensor], parameters: Sequence[Tensor], wanted: tuple[bool, ...] | None
+    ) -> tuple[tuple[Tensor, ...], Holder]:
+        """Outputs, and what holds the activations; `wanted`: which inputs need a gradient; None: no backward."""
+        with self.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
+            holder = Holder(self._program(inputs, wanted))
+            outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.outputs])
+            holder.lease.forward.make(Run(inputs, outputs, parameters))
+        return outputs, holder
+
+    def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
+        """The program for these input sizes; the least recently used one makes room."""
+        key = (*[x.shape for x in inputs], wanted)
+        program = self.programs.get(key)
+        if program is None:
+            shapes = [x.shape if self.image else torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs]
+            try:
+                program = self.programs[key] = Program(self, shapes, wanted)
+            except (ValueError, OverflowError) as error:
+                raise Unsupported(str(error)) from error
+            while len(self.programs) > KEPT_SIZES:
+                self.programs.popitem(last=False)
+        self.programs.move_to_end(key)
+        return program
+
+    def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The parameters, dense in memory; Unsupported is raised unless the kernels can take them and these inputs."""
+        sides = 1 if self.image else -1  # how many axes must agree
+        for x in inputs:
+            if not isinstance(x, Tensor) or (type(x) is not Tensor and not _holds_data(x)):
+                raise Unsupported("an input that is no plain tensor")
+            if x.dtype != torch.float32 or x.device.type != "cpu" or x.numel() == 0:
+                raise Unsupported("an input that is empty, or not float32 on the CPU")
+            if x.dim() != 4 if self.image else x.dim() < 2:
+                raise Unsupported("an input of another rank")
+            if x.shape[:sides] != inputs[0].shape[:sides]:
+                raise Unsupported("inputs of different sizes")
+        parameters: list[Tensor] = []
+        for module, name in self.keys:
+            p = module._parameters[name]  # as getattr would find it, in less time
+            if p is None or p.dtype is not torch.float32 or not p.is_cpu:
+                raise Unsupported(f"a {name} that is not float32 on the CPU")
+            if type(p) is not nn.Parameter and not _holds_data(p):
+                raise Unsupported(f"a {name} that is no plain tensor")
+            # a view with gaps is copied: index and gradient rely on the strides
+            parameters.append(p if p.is_contiguous() or p.is_contiguous(memory_format=LAST) else p.contiguous())
+        if inputs[0].shape[0] < 2:
+            for norm in self.norms:
+                if norm.training:
+                    raise Unsupported("batch norm of one image")
+        return parameters
+
+
+def _as_image(x: Tensor) -> Tensor:
+    """Rows as pixels of small images; missing rows are zero, so nothing comes from them."""
+    rows = x.reshape(-1, x.shape[-1])
+    if rows.shape[0] % ROWS:
+        rows = nn.functional.pad(rows, (0, 0, 0, -rows.shape[0] % ROWS))
+    return rows.view(-1, HIGH, WIDE, x.shape[-1]).permute(0, 3, 1, 2)
+
+
+def _as_rows(y: Tensor, shape: torch.Size) -> Tensor:
+    rows = y.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
+    return rows[: shape.numel()].view(*shape, y.shape[1])
+
+
+def _holds_data(tensor: Tensor) -> bool:
+    """Not so tensors that stand for others, as the shards of fully_shard do."""
+    kind = type(tensor)
+    return kind is nn.Parameter or kind is Tensor or kind.__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
+class _RegionFunction(torch.autograd.Function):
+    """Forward and backward of a region; activations live in a leased arena until the graph is freed."""
+
+    @staticmethod
+    def forward(ctx: Any, owner: KernelRegion, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs, parameters = tensors[:count], tensors[count:]
+        needed = ctx.needs_input_grad[2:]
+        outputs, holder = owner.forward(inputs, parameters, needed[:count] if any(needed) else None)
+        if any(needed):
+            ctx.save_for_backward(*parameters)
+            ctx.owner, ctx.count, ctx.holder = owner, count, holder
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        owner, lease, parameters = ctx.owner, ctx.holder.lease, ctx.saved_tensors
+        pooled = lease.program.forward.keepdim
+        arrivals = []
+        for i, (g, (shape, _)) in enumerate(zip(gradients, lease.outputs, strict=True)):
+            g = torch.zeros(shape) if g is None else g.float()
+            arrivals.append(g.contiguous() if i in pooled else g)
+        needed = ctx.needs_input_grad[2:]
+        own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
+        with owner.lock:
+            script = lease.backward(owner.layers.dense_gradient())
+            of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
+            script.make(Run(arrivals, of_inputs, parameters, own))
+        return (None, None, *of_inputs, *own)
+
+
+class Switch(nn.Module):
+    """Calls a region on the kernels, or node by node where they cannot take the input or would be slower."""
+
+    def __init__(self, kernels: KernelRegion, plain: GraphModule) -> None:
+        super().__init__()
+        self.kernels, self.plain = kernels, plain
+        self.wins = True
+
+    def forward(self, *inputs: Tensor) -> Any:
+        if self.wins:
+            try:
+                return self.kernels(*inputs)
+            except Unsupported:
+                pass
+        return self.plain(*inputs)
+
+    @property
+    def title(self) -> str:
+        """From where to where it goes in the traced module."""
+        steps = self.kernels.region.steps
+        return f"{steps[0].name} to {steps[-1].name}"
+
+    @property
+    def choice(self) -> list[str] | None:
+        """The layers that stay dense, by name; None if torch runs them all."""
+        dense = self.kernels.dense
+        return [s.name for s in self.kernels.region.steps if s.module in dense] if self.wins else None
+
+    def choose(self, dense: list[str] | None) -> None:
+        self.wins = dense is not None
+        self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
+
+    def describe(self) -> str:
+        layers = [s for s in self.kernels.region.steps if s.kind in ("conv", "linear")]
+        dense = sum(s.module in self.kernels.dense for s in layers)
+        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else "torch is faster"
+        return f"{self.title}: {way}"

@@ -1,0 +1,179 @@
+"""The calls of a program: written down once, made at every run.
+
+Python runs on one thread while the others wait, and after a kernel it finds cold caches. So all calls of a program lie
+in one list of integers, which C walks at one go. What differs from run to run (where inputs, outputs, parameters and
+gradients lie) has slots in that list or in the structures that it points to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ctypes import Array, Structure, addressof, c_int64
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .index import LayerIndex, Pattern
+from .library import Library, Shape
+
+
+class Slot(NamedTuple):
+    """Stands for an integer that is known when a program runs: one of what, and which."""
+
+    kind: str  # threads, arrival, stride, departure, parameter or gradient
+    which: int = 0
+    axis: int = 0
+
+
+THREADS = Slot("threads")
+
+
+@dataclass
+class Run:
+    """What one run is given: tensors that come and go, and parameters with room for their gradients."""
+
+    arrivals: Sequence[Tensor]  # inputs; in a backward program the gradients of outputs
+    departures: Sequence[Tensor | None]  # outputs, or the gradients of inputs
+    parameters: Sequence[Tensor]
+    gradients: Sequence[Tensor | None] = ()
+
+    def values(self) -> list[int]:
+        """What to put into the slots, in the order of `Script.order`."""
+        values = [torch.get_num_threads()]
+        for x in self.arrivals:
+            values += (x.data_ptr(), *x.stride(), 0, 0)[:5]
+        for tensor in (*self.departures, *self.parameters, *self.gradients):
+            values.append(0 if tensor is None else tensor.data_ptr())
+        return values
+
+
+@dataclass
+class LayerCall:
+    """One sparse layer in a script: its pattern, its weight among the parameters, its place in the list."""
+
+    pattern: Pattern
+    weight: int | None  # None for a layer of our own, which lies as `strides` say
+    strides: tuple[int, ...]
+    at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
+    index: LayerIndex | None = None
+    shape: Structure | None = None
+
+
+@dataclass
+class Script:
+    """The calls of one program on one piece of memory."""
+
+    lib: Library
+    images: int
+    order: list[Slot]
+    words: list[int] = field(default_factory=list)
+    waiting: list[tuple[Slot, int | c_int64]] = field(default_factory=list)  # a word's place, or a structure's field
+    parts: list[tuple[int, int, Callable[[Run], None] | None]] = field(default_factory=list)
+    layers: list[LayerCall] = field(default_factory=list)
+    norms: list[tuple[Any, nn.BatchNorm2d]] = field(default_factory=list)
+    owned: list[object] = field(default_factory=list)  # what the list points to
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add(self, number: int, *arguments: int | Slot | Structure) -> int:
+        """One more call; where its first argument lies."""
+        self.words.append(number)
+        first = len(self.words)
+        for argument in arguments:
+            if isinstance(argument, Slot):
+                self.waiting.append((argument, len(self.words)))
+                self.words.append(0)
+            elif isinstance(argument, int):
+                self.words.append(argument)
+            else:
+                self.owned.append(argument)
+                self.words.append(addressof(argument))
+        return first
+
+    def fill(self, structure: Structure, name: str, value: int | Slot) -> None:
+        """A field of a structure that the list points to."""
+        if isinstance(value, int):
+            setattr(structure, name, value)
+        else:
+            place = addressof(structure) + getattr(type(structure), name).offset
+            self.waiting.append((value, c_int64.from_address(place)))
+
+    def pause(self, then: Callable[[Run], None]) -> None:
+        """Python works between what was added before and what comes after."""
+        self.parts.append((self.parts[-1][1] if self.parts else 0, len(self.words), then))
+
+    def close(self) -> Script:
+        """Nothing more is added."""
+        self.parts.append((self.parts[-1][1] if self.parts else 0, len(self.words), None))
+        self.list: Array[c_int64] = (c_int64 * len(self.words))(*self.words)
+        self.start = addressof(self.list)
+        number = {slot: i for i, slot in enumerate(self.order)}
+        self.slots: list[list[c_int64]] = [[] for _ in self.order]
+        for slot, place in self.waiting:
+            word = c_int64.from_address(self.start + 8 * place) if isinstance(place, int) else place
+            self.slots[number[slot]].append(word)
+        self.last: list[int | None] = [None] * len(self.order)
+        return self
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def make(self, run: Run) -> None:
+        """All calls, in order."""
+        self._follow(run.parameters)
+        counted = self._look_at_norms()
+        values = run.values()
+        for slots, value, last in zip(self.slots, values, self.last, strict=True):
+            if value != last:
+                for slot in slots:
+                    slot.value = value
+        self.last[:] = values
+        for start, end, then in self.parts:
+            if end > start:
+                self.lib.run(self.start + 8 * start, end - start)
+            if then is not None:
+                then(run)
+        if counted:
+            torch._foreach_add_(counted, 1)
+
+    def _follow(self, parameters: Sequence[Tensor]) -> None:
+        """Renew the index of every layer whose mask has changed, or whose weight lies otherwise."""
+        for layer in self.layers:
+            pattern, index = layer.pattern, layer.pattern.index
+            mask = pattern.masks.get(pattern.name, pattern.fixed)
+            strides = layer.strides if layer.weight is None else parameters[layer.weight].stride()
+            if (
+                index is None
+                or mask is not pattern.mask
+                or (mask is not None and mask._version != pattern.version)
+                or strides != pattern.strides
+            ):
+                index = pattern.make(mask, strides)
+            if layer.index is not index:
+                layer.index = index
+                layer.shape = shape = Shape.from_buffer_copy(index.shape)
+                shape.images = self.images
+                structures = (shape, index.forward, index.transposed, index.counts)
+                for place, structure in zip(layer.at, structures, strict=False):
+                    self.list[place] = addressof(structure)
+
+    def _look_at_norms(self) -> list[Tensor]:
+        """How each batch norm works in this pass, as nn.BatchNorm2d decides it; the counters that it moves."""
+        counted: list[Tensor] = []
+        for structure, module in self.norms:
+            buffers = module._buffers  # an attribute of a module is found the long way round
+            mean, variance, count = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+            structure.eps = module.eps
+            structure.batch_statistics = int(module.training or mean is None)
+            structure.momentum = -1.0  # leave the running statistics alone
+            if mean is None or variance is None:
+                continue
+            structure.running_mean, structure.running_var = mean.data_ptr(), variance.data_ptr()
+            if module.training and module.track_running_stats:
+                structure.momentum = module.momentum or 0.0
+                if count is not None:
+                    counted.append(count)
+                    if module.momentum is None:
+                        structure.momentum = 1.0 / (float(count) + 1)
+        return counted
