@@ -23,6 +23,7 @@ from zosam import ZOSAM
 from zosam.files import write_json
 from zosam.lab.run import Run, load_data, made_with, run
 from zosam.lab.train import classification
+from zosam.optim.active import set_mask
 from zosam.optim.passes import Closure
 from zosam.optim.probes import drawn, made
 
@@ -43,7 +44,8 @@ def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -
     model = record.load().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), what.rho, seed=what.seed)
     masks = record.masks()
-    optimizer.masks = {p: masks[name] for name, p in model.named_parameters() if name in masks}
+    for name, mask in masks.items():
+        set_mask(model.get_parameter(name), mask)
     space = optimizer.coordinates
 
     @torch.no_grad()

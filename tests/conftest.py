@@ -72,6 +72,7 @@ class Trial:
     settings: dict[str, Any] = field(default_factory=dict)
     method_settings: dict[str, Any] = field(default_factory=dict)
     torch_form: bool = False
+    sparse_first: bool = False  # the sparse method is made on the base, before that is wrapped
     bare: bool = False  # the base optimizer in a plain torch loop, nothing of ours around it
 
     def __post_init__(self) -> None:
@@ -82,18 +83,23 @@ class Trial:
         self.model = small_net()
         base = BASES[self.base](self.model.parameters())
         self.optimizer: Any = base
+        self.sparse: Sparsity | None = None
+        if self.sparse_first:
+            self._make_sparse()
         if not self.bare:
             self.optimizer = OPTIMIZERS[self.optimizer_name](base, rho=self.rho, **self.settings)
-        self.sparse: Sparsity | None = None
-        if self.method is not None:
-            cls = METHODS[self.method]
-            wanted = {"every": 2, "loss": self.mean_loss, "until": 100} | self.method_settings
-            known = settings_of(cls)
-            self.sparse = cls(
-                self.model, self.optimizer, self.sparsity, **{k: v for k, v in wanted.items() if k in known}
-            )
+        if not self.sparse_first:
+            self._make_sparse()
         torch.manual_seed(7)
         self.stream = torch.get_rng_state()
+
+    def _make_sparse(self) -> None:
+        if self.method is None:
+            return
+        cls = METHODS[self.method]
+        wanted = {"every": 2, "loss": self.mean_loss, "until": 100} | self.method_settings
+        known = settings_of(cls)
+        self.sparse = cls(self.model, self.optimizer, self.sparsity, **{k: v for k, v in wanted.items() if k in known})
 
     def mean_loss(self) -> Tensor:
         return F.cross_entropy(self.model(self.x), self.y)

@@ -12,9 +12,10 @@ def pruned_are_zero(t):
     return all(bool((w.detach()[~t.sparse.masks[n]] == 0).all()) for n, w in t.sparse.weights.items())
 
 
-@pytest.mark.parametrize("base", ["sgd", "adamw"])
-def test_pruned_weights_are_zero_before_during_and_after(trial, optimizer_name, sparse_method, base):
-    t = trial(optimizer_name, sparse_method, base=base)
+@pytest.mark.parametrize(("base", "sparse_first"), [("sgd", False), ("adamw", True)])
+def test_pruned_weights_are_zero_before_during_and_after(trial, optimizer_name, sparse_method, base, sparse_first):
+    """Whichever of optimizer and method was made first."""
+    t = trial(optimizer_name, sparse_method, base=base, sparse_first=sparse_first)
     assert pruned_are_zero(t)
 
     def closure(keep=slice(None)):
@@ -24,6 +25,13 @@ def test_pruned_weights_are_zero_before_during_and_after(trial, optimizer_name, 
     for _ in range(6):
         t.optimizer.step(closure)
         assert pruned_are_zero(t)
+
+
+def test_the_order_of_making_them_does_not_matter(trial, same, optimizer_name, sparse_method):
+    one, other = (trial(optimizer_name, sparse_method, sparse_first=first) for first in (False, True))
+    one.step(5)
+    other.step(5)
+    assert same(one.snapshot(), other.snapshot())
 
 
 def active(t):

@@ -10,18 +10,15 @@ import torch
 
 
 def saved(t):
-    """Everything, through a file that holds data only."""
+    """Model and optimizer, as every trainer saves them, through a file that holds data only."""
     file = io.BytesIO()
-    state = {"model": t.model.state_dict(), "optimizer": t.optimizer.state_dict(), "rng": t.stream}
-    torch.save({**state, "sparse": None if t.sparse is None else t.sparse.state_dict()}, file)
+    torch.save({"model": t.model.state_dict(), "optimizer": t.optimizer.state_dict(), "rng": t.stream}, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
 
 def load(t, state):
     t.model.load_state_dict(state["model"])
-    if t.sparse is not None:
-        t.sparse.load_state_dict(state["sparse"])
     t.optimizer.load_state_dict(state["optimizer"])
     t.stream = state["rng"]
 

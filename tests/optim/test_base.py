@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.optim import OPTIMIZERS, SAM, SGD, ZOSAM, LookSAM, SharpnessAware, schedules
+from zosam.optim.active import mask_of, set_mask
 from zosam.optim.base import unit
 from zosam.optim.passes import NoBackward
 
@@ -62,7 +63,7 @@ def test_state_and_groups_are_the_bases():
 
 def test_a_state_of_the_bare_base_is_refused_with_advice():
     model = net()
-    with pytest.raises(ValueError, match=r"optimizer\.base"):
+    with pytest.raises(ValueError, match="before that is wrapped"):
         SAM(sgd(model)).load_state_dict(sgd(model).state_dict())
 
 
@@ -73,7 +74,7 @@ def test_memory_of_another_model_is_refused():
     state = look.state_dict()
     wrong = LookSAM(sgd(other))
     wrong.base.step = lambda: None
-    wrong._memory = type(wrong._memory)(state["sharpness_aware"]["memory"])
+    wrong._memory = type(wrong._memory)(state["state"][0]["sharpness_aware"]["memory"])
     with pytest.raises(ValueError, match="entries"):
         wrong.recall("orthogonal")
 
@@ -412,11 +413,11 @@ def test_any_shapes_dtypes_and_masks(shapes, dtypes, density, name, last):
         mask = torch.rand(p.shape) < density
         with torch.no_grad():
             p.mul_(mask)
-        optimizer.masks[p] = mask
+        set_mask(p, mask)
 
     def closure():
         for p in params:
-            assert (p.detach()[~optimizer.masks[p]] == 0).all()
+            assert (p.detach()[~mask_of(p)] == 0).all()
         return sum((p.float() - 0.3).square().sum() for p in params)
 
     home = [p.detach().clone() for p in params]
@@ -427,7 +428,7 @@ def test_any_shapes_dtypes_and_masks(shapes, dtypes, density, name, last):
         optimizer.step(closure)
         with torch.no_grad():
             for p in params:
-                p.mul_(optimizer.masks[p])
+                p.mul_(mask_of(p))
 
 
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=20), st.sampled_from([1.0, 1e-30, 1e-8, 1e7]))

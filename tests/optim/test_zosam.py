@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.optim import SAM, ZOSAM
+from zosam.optim.active import set_mask
 
 
 class Linear:
@@ -72,7 +73,7 @@ def masked_pair(**settings):
     with torch.no_grad():
         w.mul_(mask)
     optimizer = ZOSAM(torch.optim.SGD([w], lr=0.0), rho=0.3, **settings)
-    optimizer.masks[w] = mask
+    set_mask(w, mask)
     return w, mask, optimizer
 
 
@@ -234,7 +235,7 @@ def test_a_kept_perturbation_is_rho_long_after_the_masks_have_moved():
     w = nn.Parameter(torch.ones(8, dtype=torch.float64))
     optimizer = ZOSAM(torch.optim.SGD([w], lr=0.0), rho=0.5, every=10)
     mask = torch.ones(8, dtype=torch.bool)
-    optimizer.masks[w] = mask
+    set_mask(w, mask)
     seen = []
 
     def closure():

@@ -32,7 +32,7 @@ def test_state_goes_through_one_file(trial, same, sparse_method, tmp_path):
 
 
 def test_a_file_of_another_model_or_method_is_refused_and_nothing_changes(tmp_path):
-    small, large = nn.Linear(10, 10), nn.Linear(10, 12)
+    small, large, other, third = nn.Linear(10, 10), nn.Linear(10, 12), nn.Linear(10, 10), nn.Linear(10, 10)
     path = tmp_path / "sparse.safetensors"
     save_state(SET(small, sgd(small), 0.5), path)
     sparse = SET(large, sgd(large), 0.5)
@@ -40,9 +40,9 @@ def test_a_file_of_another_model_or_method_is_refused_and_nothing_changes(tmp_pa
     with pytest.raises(ValueError, match="another model or setting: weight"):
         load_state(sparse, path)
     with pytest.raises(ValueError, match="state of SET, not of Magnitude"):
-        load_state(Magnitude(small, sgd(small), 0.5), path)
+        load_state(Magnitude(other, sgd(other), 0.5), path)
     with pytest.raises(ValueError, match="not the state of RigL"):
-        RigL(small, sgd(small), 0.5).load_state_dict({"masks": {}, "steps": 0, "threshold": 1.0})
+        RigL(third, sgd(third), 0.5).load_state_dict({"masks": {}, "steps": 0, "threshold": 1.0})
     save_compressed(small, path)
     with pytest.raises(ValueError, match="is no zosam sparse state"):
         load_state(sparse, path)

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.distributed.ranks import Ranks, current
+from zosam.optim import travel
+from zosam.optim.active import masks_of
 from zosam.optim.geometry import cosine, dot, norm, unit
 from zosam.optim.memory import Memory
 from zosam.optim.passes import Closure, Keep, Passes
@@ -69,7 +71,6 @@ class SharpnessAware(Optimizer):
             )
         self.base, self.seed, self.steps = base, seed, 0
         self.schedule: Schedule = rho if callable(rho) else Constant(rho)
-        self.masks: dict[Tensor, Tensor] = {}
         self.diagnostics: dict[str, float] | None = None  # set it to {} to find each step's figures there
         self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
         self._ranks: Ranks | None = None
@@ -77,6 +78,7 @@ class SharpnessAware(Optimizer):
         # the way torch itself makes an optimizer that registers no parameters of its own
         Optimizer.__setstate__(self, {"defaults": dict(base.defaults)})
         self._rhos()
+        self._board()
 
     # --- the verbs that methods are made of --------------------------------------------------------------------------
 
@@ -261,20 +263,34 @@ class SharpnessAware(Optimizer):
         self.base.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state, and this optimizer's own under `"sharpness_aware"`."""
+        """The base's, in which this optimizer's own state rides."""
+        self._speaks_for_the_base()
         self.restore()
-        own = {"steps": self.steps, "memory": self._memory.state(self.coordinates)}
-        return {**self.base.state_dict(), "sharpness_aware": own}
+        return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._speaks_for_the_base()
+        self.base.load_state_dict(state_dict)
+
+    def pack(self) -> travel.Luggage:
+        """What travels with the base: the method, its steps and what it remembers."""
         self.restore()
-        own = state_dict.get("sharpness_aware")
+        own = {"method": type(self).__name__, "steps": self.steps, "memory": self._memory.state(self.coordinates)}
+        return {travel.first_parameter(self.base): own}
+
+    def check(self, luggage: travel.Luggage) -> None:
+        own = next(iter(luggage.values()), None)
         if own is None:
             raise ValueError(
                 f"this state holds nothing of {type(self).__name__}'s own (was it saved by the bare base optimizer?);"
-                " load it into optimizer.base instead"
+                " load it into the base optimizer before that is wrapped"
             )
-        self.base.load_state_dict({k: v for k, v in state_dict.items() if k != "sharpness_aware"})
+        if own["method"] != type(self).__name__:
+            raise ValueError(f"this is a state of {own['method']}, not of {type(self).__name__}")
+
+    def unpack(self, luggage: travel.Luggage) -> None:
+        self.restore()
+        own = next(iter(luggage.values()))
         self.steps = int(own["steps"])
         self._memory = Memory(own["memory"])
 
@@ -301,8 +317,9 @@ class SharpnessAware(Optimizer):
         """The active weights of the groups that are perturbed; they do not change within a step."""
         if self._space is None or not self._looked:
             params = [p for g in self.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
-            if self._space is None or self._space.signature != signature(params, self.masks):
-                self._space = Coordinates(params, self.masks)
+            masks = masks_of(params)
+            if self._space is None or self._space.signature != signature(params, masks):
+                self._space = Coordinates(params, masks)
             self._looked = self._within
         return self._space
 
@@ -368,8 +385,9 @@ class SharpnessAware(Optimizer):
                     p.grad.div_(scale)
         if ascended:
             self.descend()
+        rehearsal = travel.is_rehearsal(self.base)
         self.base.step()
-        self.steps += 1
+        self.steps += not rehearsal
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -399,15 +417,27 @@ class SharpnessAware(Optimizer):
         self._within = self._looked = False
         self._ascended = False
 
+    def _board(self) -> None:
+        for older in travel.riders(self.base, "sharpness_aware"):
+            travel.leave(self.base, older)
+        travel.board(self.base, "sharpness_aware", self)
+
+    def _speaks_for_the_base(self) -> None:
+        if travel.riders(self.base, "sharpness_aware") != [self]:
+            raise ValueError(f"another optimizer was wrapped around {type(self.base).__name__} since: save and load it")
+
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
-        kept = {k: v for k, v in self.__dict__.items() if k not in {"_passes", "_space", "_home", "_memory"}}
+        # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
+        left = {"_passes", "_space", "_home", "_last", "_memory", "step"}
+        kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
         return {**kept, "memory": self._memory.state(self.coordinates)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._forget()
         self._memory = Memory(state.pop("memory"))
         Optimizer.__setstate__(self, state)
+        self._board()
 
 
 def check_rho(rho: float) -> float:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.ddp import unwrapped
-from zosam.distributed.fsdp import any_sharded, shared_like, whole
+from zosam.distributed.fsdp import any_sharded, local, shared_like, whole
+from zosam.optim import travel
 from zosam.random_stream import stream
 from zosam.sparse import budgets
 from zosam.sparse.budgets import Budget
@@ -150,24 +151,76 @@ class Sparsity(Account, Hold):
     # --- what users ask ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "masks": {n: m.clone() for n, m in self.masks.items()}, **self.extra_state()}
+        """Masks and method state; they ride in the optimizer's own `state_dict` too."""
+        about = {"method": type(self).__name__, "sparsity": self.target, "steps": self.steps}
+        return {**about, "masks": {n: m.clone() for n, m in self.masks.items()}, **self.extra_state()}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse the state of another method, model or sparsity."""
+        ours = self.state_dict()
+        if state.get("method") != ours["method"] or state.keys() != ours.keys():
+            whose = state.get("method", f"something with {', '.join(state)}")
+            raise ValueError(f"this is not the state of {ours['method']} but of {whose}")
+        if state["sparsity"] != ours["sparsity"]:
+            raise ValueError(f"this is a state of sparsity {state['sparsity']}, not {ours['sparsity']}")
+        shapes, expected = ({n: tuple(m.shape) for n, m in s["masks"].items()} for s in (state, ours))
+        if shapes != expected:
+            other = sorted(n for n in {*shapes, *expected} if shapes.get(n) != expected.get(n))
+            raise ValueError(f"these masks belong to another model or setting: {', '.join(other[:5])} differ")
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take masks and method state; those of another model or method are refused, and nothing is changed."""
-        if state.keys() != self.state_dict().keys():
-            raise ValueError(f"this is not the state of {type(self).__name__}: it holds {', '.join(state)}")
-        masks = state["masks"]
-        theirs = {n: tuple(m.shape) for n, m in masks.items()}
-        ours = {n: tuple(m.shape) for n, m in self.masks.items()}
-        if theirs != ours:
-            other = sorted(n for n in {*theirs, *ours} if theirs.get(n) != ours.get(n))
-            raise ValueError(f"these masks belong to another model or setting: {', '.join(other[:5])} differ")
-        self.load_extra_state({k: v for k, v in state.items() if k not in {"steps", "masks"}})
+        self.check_state(state)
+        self.load_extra_state({k: v for k, v in state.items() if k not in {"method", "sparsity", "steps", "masks"}})
         self.steps = int(state["steps"])
-        for name, mask in self.masks.items():
-            mask.copy_(shared_like(masks[name], mask))
-        self._mask({n: w.detach() for n, w in self.weights.items()})
+        new = {n: shared_like(m.to(self.masks[n].device), self.masks[n]) for n, m in state["masks"].items()}
+        # weights are touched where masks change alone: a trainer may send the masks of now through here
+        changed = {n: m for n, m in new.items() if not torch.equal(local(m), local(self.masks[n]))}
+        for name, mask in changed.items():
+            self.masks[name].copy_(mask)
+        self._mask({n: self.weights[n].detach() for n in changed})
+
+    # --- what travels with the optimizer -----------------------------------------------------------------------------
+
+    def pack(self) -> travel.Luggage:
+        """The state by weight: what is not of one weight lies beside the first."""
+        luggage: travel.Luggage = {w: {} for w in self.weights.values()}
+        first = next(iter(luggage.values()))
+        for key, value in self.state_dict().items():
+            if isinstance(value, Mapping) and value.keys() == self.weights.keys():
+                for name, tensor in value.items():
+                    # as bytes, which everything that sends tensors can send
+                    luggage[self.weights[name]][key] = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+            else:
+                first[key] = value
+        return luggage
+
+    def check(self, luggage: travel.Luggage) -> None:
+        self.check_state(self._together(luggage))
+
+    def unpack(self, luggage: travel.Luggage) -> None:
+        self.load_state_dict(self._together(luggage))
+
+    def _rider(self) -> travel.Rider:
+        return self
+
+    def _together(self, luggage: travel.Luggage) -> dict[str, Any]:
+        """The state that `pack` has taken apart."""
+        mine = {n: luggage[w] for n, w in self.weights.items() if w in luggage}
+        if not mine:
+            raise ValueError(
+                f"this state holds no masks (was it saved without {type(self).__name__}?): load it into the optimizer"
+                " before the sparse method is made"
+            )
+        state: dict[str, Any] = {}
+        for name, items in mine.items():
+            for key, value in items.items():
+                if isinstance(value, Tensor):
+                    state.setdefault(key, {})[name] = value.bool() if value.dtype == torch.uint8 else value
+                else:
+                    state[key] = value
+        return state
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 

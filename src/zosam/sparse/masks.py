@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like, whole
 from zosam.distributed.ranks import Ranks, current
+from zosam.optim import travel
+from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
 
 Masks = dict[str, Tensor]
@@ -36,7 +38,6 @@ class Hold:
     masks: Masks
     steps: int
     watchers: list[Callable[[], None]]
-    sharpness: SharpnessAware | None
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
@@ -102,9 +103,15 @@ class Hold:
         )
 
     @property
+    def sharpness(self) -> SharpnessAware | None:
+        """The sharpness-aware optimizer around this one, whichever was made first."""
+        return next(iter(travel.riders(self.optimizer, "sharpness_aware")), None)
+
+    @property
     def ranks(self) -> Ranks:
         """The processes that keep these masks together."""
-        return current() if self.sharpness is None else self.sharpness.ranks
+        wrapper = self.sharpness
+        return current() if wrapper is None else wrapper.ranks
 
     def averaged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The mean over all ranks, signs and all: what a score must be made of."""
@@ -114,15 +121,14 @@ class Hold:
         """Let go of the optimizer: masks are no longer kept."""
         for hook in self._hooks:
             hook.remove()
-        if self.sharpness is not None:
-            for weight in self.weights.values():
-                self.sharpness.masks.pop(weight, None)
+        travel.leave(self.optimizer, self._rider())
+        for weight in self.weights.values():
+            forget(weight)
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
     def _bind(self, optimizer: Optimizer) -> None:
         """Find the base optimizer, and see that it holds these weights and nobody else masks them."""
-        self.sharpness = optimizer if isinstance(optimizer, SharpnessAware) else None
         self.optimizer: Optimizer = optimizer.base if isinstance(optimizer, SharpnessAware) else optimizer
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         missing = [n for n, w in self.weights.items() if id(w) not in held]
@@ -131,16 +137,24 @@ class Hold:
                 f"the optimizer does not hold {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}:"
                 " it must be made from the parameters of this very model"
             )
-        if self.sharpness is not None and any(w in self.sharpness.masks for w in self.weights.values()):
-            raise ValueError("another method keeps this model sparse already: release() that one first")
+        taken = [n for n, w in self.weights.items() if mask_of(w) is not None]
+        if taken:
+            raise ValueError(
+                f"another method keeps {taken[0]} sparse already{f', and {len(taken) - 1} more' if taken[1:] else ''}:"
+                " release() that one first"
+            )
+
+    def _rider(self) -> travel.Rider:
+        raise NotImplementedError
 
     def _hold(self) -> None:
         self._hooks: list[Any] = [
             self.optimizer.register_step_pre_hook(self._before),
             self.optimizer.register_step_post_hook(self._after),
         ]
-        if self.sharpness is not None:
-            self.sharpness.masks.update({w: self.masks[n] for n, w in self.weights.items()})
+        for name, weight in self.weights.items():
+            set_mask(weight, self.masks[name])
+        travel.board(self.optimizer, "sparsity", self._rider())
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_hooks"}
@@ -172,6 +186,9 @@ class Hold:
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._rehearsal = travel.is_rehearsal(optimizer)
+        if self._rehearsal:
+            return None
         args, kwargs = _with_loss_known(args, kwargs)
         looks = self.needs_dense_gradient()
         if not looks:  # sparse kernels do not compute it then: nothing may depend on it
@@ -191,7 +208,8 @@ class Hold:
 
     @torch.no_grad()
     def _after(self, *_: object) -> None:
-        self.after_step()
+        if not self._rehearsal:
+            self.after_step()
 
 
 def _with_loss_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from zosam.distributed.fsdp import whole
-from zosam.optim.base import SharpnessAware
 from zosam.sparse.masks import Masks
 from zosam.sparse.patterns import Unstructured
 from zosam.sparse.table import table
 
 if TYPE_CHECKING:
+    from zosam.optim.base import SharpnessAware
     from zosam.sparse.flops import Flops
 
 
@@ -25,7 +25,11 @@ class Account:
     kept_dense: dict[str, nn.Parameter]
     masks: Masks
     pattern: Unstructured
-    sharpness: SharpnessAware | None
+
+    if TYPE_CHECKING:
+
+        @property
+        def sharpness(self) -> SharpnessAware | None: ...
 
     @property
     def sparsity(self) -> float:
