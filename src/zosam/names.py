@@ -50,8 +50,6 @@ def check_settings(
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ValueError(f"{name} has no setting {key!r}: {hint}it takes {', '.join(known) or 'none'}")
         kind = type(parameters[key].default)
-        if kind is bool and not isinstance(value, bool):
-            raise ValueError(f"{name}: {key} must be true or false, not {value}")
         if kind is int and not isinstance(value, int):
             raise ValueError(f"{name}: {key} must be a whole number, not {value}")
         if kind is float and not isinstance(value, (int, float)):

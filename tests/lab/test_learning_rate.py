@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from zosam.lab.learning_rate import learning_rate
+from zosam.lab.learning_rate import Constant, Cosine, Steps
 
 STEPS = 7  # of an epoch
 
 
-def ours(spec, lr, epochs, length=1.0, total=None):
-    rate = learning_rate(spec, lr, epochs, length)
-    return [rate(step / STEPS) for step in range(round((total or epochs * length) * STEPS))]
+def rates(schedule):
+    return [schedule(step / STEPS) for step in range(round(schedule.epochs * schedule.length * STEPS))]
 
 
 def torchs(make, lr, steps):
@@ -37,24 +36,25 @@ def close(a, b):
 
 def test_cosine_is_torchs():
     close(
-        ours("cosine:minimum=0.01", 0.1, 16),
+        rates(Cosine(lr=0.1, epochs=16, minimum=0.01)),
         torchs(lambda o: lr_scheduler.CosineAnnealingLR(o, 16 * STEPS, eta_min=0.01), 0.1, 16 * STEPS),
     )
-    assert ours("cosine", 0.1, 16) == ours("cosine:minimum=0", 0.1, 16)
+    to_zero = torchs(lambda o: lr_scheduler.CosineAnnealingLR(o, 16 * STEPS), 0.1, 16 * STEPS)
+    close(rates(Cosine(lr=0.1, epochs=16)), to_zero)
 
 
 def test_cosine_with_a_cooldown_is_torchs_and_then_its_minimum():
     falls = torchs(lambda o: lr_scheduler.CosineAnnealingLR(o, 12 * STEPS, eta_min=0.01), 0.1, 12 * STEPS)
-    close(ours("cosine:minimum=0.01,cooldown=4", 0.1, 16), falls + [0.01] * 4 * STEPS)
+    close(rates(Cosine(lr=0.1, epochs=16, minimum=0.01, cooldown=4)), falls + [0.01] * 4 * STEPS)
 
 
 def test_steps_are_torchs():
     milestones = [8 * STEPS, 12 * STEPS]
     expected = torchs(lambda o: lr_scheduler.MultiStepLR(o, milestones, 0.1), 0.1, 16 * STEPS)
-    close(ours("steps:at=8+12", 0.1, 16), expected)
-    close(ours("steps", 0.1, 16), expected)  # half and three quarters
+    close(rates(Steps(lr=0.1, epochs=16, at=(8, 12))), expected)
+    close(rates(Steps(lr=0.1, epochs=16)), expected)  # half and three quarters
     one = torchs(lambda o: lr_scheduler.MultiStepLR(o, [5 * STEPS], 0.2), 0.1, 16 * STEPS)
-    close(ours("steps:at=5,factor=0.2", 0.1, 16), one)
+    close(rates(Steps(lr=0.1, epochs=16, at=(5,), factor=0.2)), one)
 
 
 def test_warmup_is_torchs():
@@ -63,9 +63,9 @@ def test_warmup_is_torchs():
         falls = lr_scheduler.MultiStepLR(optimizer, [5 * STEPS, 9 * STEPS], 0.1)  # counted from the end of the warm-up
         return lr_scheduler.SequentialLR(optimizer, [rises, falls], [3 * STEPS])
 
-    close(ours("steps:at=8+12,warmup=3,warmup_lr=0.001", 0.1, 16), torchs(make, 0.1, 16 * STEPS))
+    close(rates(Steps(lr=0.1, epochs=16, at=(8, 12), warmup=3, warmup_lr=0.001)), torchs(make, 0.1, 16 * STEPS))
     constant = torchs(lambda o: lr_scheduler.LinearLR(o, start_factor=0.01, total_iters=3 * STEPS), 0.1, 16 * STEPS)
-    close(ours("constant:warmup=3,warmup_lr=0.001", 0.1, 16), constant)
+    close(rates(Constant(lr=0.1, epochs=16, warmup=3, warmup_lr=0.001)), constant)
 
 
 def timm_cosine(t, lr, t_initial, lr_min, warmup_t, warmup_lr_init):
@@ -79,7 +79,7 @@ def timm_cosine(t, lr, t_initial, lr_min, warmup_t, warmup_lr_init):
 
 def test_deits_schedule_is_timms():
     """300 epochs, 5 of warm-up, 10 of cool-down, set once an epoch."""
-    rate = learning_rate("cosine:warmup=5,warmup_lr=1e-6,minimum=1e-5,cooldown=10,per_epoch=true", 5e-4, epochs=310)
+    rate = Cosine(lr=5e-4, epochs=310, warmup=5, warmup_lr=1e-6, minimum=1e-5, cooldown=10, per_epoch=True)
     for epoch in range(310):
         expected = timm_cosine(epoch, 5e-4, 300, 1e-5, 5, 1e-6)
         for step in (0, 1, STEPS - 1):
@@ -87,46 +87,47 @@ def test_deits_schedule_is_timms():
 
 
 def test_timms_schedule_on_updates():
-    rate = learning_rate("cosine:warmup=5,warmup_lr=1e-6,minimum=1e-5,cooldown=10", 5e-4, epochs=40)
+    rate = Cosine(lr=5e-4, epochs=40, warmup=5, warmup_lr=1e-6, minimum=1e-5, cooldown=10)
     for step in range(40 * STEPS):
         expected = timm_cosine(step, 5e-4, 30 * STEPS, 1e-5, 5 * STEPS, 1e-6)
         assert rate(step / STEPS) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    "spec", ["cosine:warmup=2,minimum=0.001,cooldown=3", "steps:at=8+12,warmup=2", "constant:warmup=4"]
+    ("kind", "settings"),
+    [
+        (Cosine, {"warmup": 2, "minimum": 0.001, "cooldown": 3}),
+        (Steps, {"at": (8, 12), "warmup": 2}),
+        (Constant, {"warmup": 4}),
+    ],
 )
 @pytest.mark.parametrize("length", [2, 5, 0.5])
-def test_a_longer_training_goes_through_the_same_curve(spec, length):
-    short, long = learning_rate(spec, 0.1, 16), learning_rate(spec, 0.1, 16, length)
+def test_a_longer_training_goes_through_the_same_curve(kind, settings, length):
+    short = kind(lr=0.1, epochs=16, **settings)
+    long = kind(lr=0.1, epochs=16, length=length, **settings)
     for step in range(16 * STEPS):
         assert long(step / STEPS * length) == pytest.approx(short(step / STEPS), rel=1e-12)
 
 
 def test_per_epoch_with_a_length_changes_between_epochs():
-    rate = learning_rate("cosine:per_epoch=true", 0.1, 4, length=2)
+    rate = Cosine(lr=0.1, epochs=4, length=2, per_epoch=True)
     assert len({rate(step / STEPS) for step in range(8 * STEPS)}) == 8
     assert rate(3 + 3 / STEPS) == rate(3) == pytest.approx(0.05 * (1 + math.cos(math.pi * 3 / 8)))
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("kind", "settings", "says"),
     [
-        ("cosin", "did you mean 'cosine'"),
-        ("cosine:warm_up=3", "did you mean 'warmup'"),
-        ("constant:minimum=0.1", "no setting 'minimum'"),
-        ("cosine:lr=1", "no setting 'lr'"),
-        ("cosine:warmup=20", "longer than the training"),
-        ("cosine:warmup=8,cooldown=9", "cooldown must fit"),
-        ("cosine:minimum=0.2", "minimum must be"),
-        ("cosine:minimum=-0.1", "minimum must be"),
-        ("steps:at=8+16", "between 0 and 16"),
-        ("steps:at=8-12", "steps:at=80"),
-        ("steps:factor=0", "factor must be above 0"),
-        ("constant:warmup=-1", "warmup must be 0 or more"),
-        ("cosine:per_epoch=2.5", "per_epoch"),
+        (Cosine, {"warmup": 20}, "longer than the training"),
+        (Cosine, {"warmup": 8, "cooldown": 9}, "cooldown must fit"),
+        (Cosine, {"minimum": 0.2}, "minimum must be"),
+        (Cosine, {"minimum": -0.1}, "minimum must be"),
+        (Steps, {"at": (8, 16)}, "between 0 and 16"),
+        (Steps, {"factor": 0}, "factor must be above 0"),
+        (Constant, {"warmup": -1}, "warmup must be 0 or more"),
+        (Constant, {"warmup_lr": float("nan")}, "warmup_lr must be 0 or more"),
     ],
-)  # fmt: skip
-def test_what_makes_no_schedule_is_refused(spec, says):
+)
+def test_what_makes_no_schedule_is_refused(kind, settings, says):
     with pytest.raises(ValueError, match=says):
-        learning_rate(spec, 0.1, 16)
+        kind(lr=0.1, epochs=16, **settings)

@@ -1,16 +1,12 @@
 """How the learning rate goes over a training: constant, in steps or along a cosine, after a warm-up.
 
-A schedule is written as its name with settings, such as `"cosine:warmup=5,minimum=1e-5"`, in epochs of the recipe. A
-training that is `length` times as long goes through the same curve, stretched.
+All times are in epochs of the recipe. A training that is `length` times as long goes through the same curve, stretched.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
-
-from zosam.names import check_settings, find, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,39 +73,21 @@ class Cosine(Constant):
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Constant):
-    """Times `factor` at each of the epochs `at`, written 80+120; by default at half and three quarters."""
+    """Times `factor` at each of the epochs `at`; by default at half and at three quarters."""
 
-    at: str | float | None = None
+    at: tuple[float, ...] = ()
     factor: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.factor > 0:
             raise ValueError(f"factor must be above 0, not {self.factor}")
-        if not all(0 < epoch < self.epochs for epoch in self.milestones):
-            raise ValueError(f"steps must be at epochs between 0 and {self.epochs:g}, such as 80+120; not {self.at}")
-
-    @property
-    def milestones(self) -> tuple[float, ...]:
-        if self.at is None:
-            return self.epochs / 2, 3 * self.epochs / 4
-        try:
-            return tuple(float(epoch) for epoch in str(self.at).split("+"))
-        except ValueError:
-            raise ValueError(f"epochs are written as in steps:at=80+120, not {self.at}") from None
+        if not all(0 < epoch < self.epochs for epoch in self.at):
+            raise ValueError(f"steps must be at epochs between 0 and {self.epochs:g}, not at {self.at}")
 
     def curve(self, epoch: float) -> float:
-        passed = sum(epoch >= milestone for milestone in self.milestones)
-        return self.lr * self.factor**passed
+        steps = self.at or (self.epochs / 2, 3 * self.epochs / 4)
+        return float(self.lr * self.factor ** sum(epoch >= step for step in steps))
 
 
 SCHEDULES: dict[str, type[Constant]] = {"cosine": Cosine, "steps": Steps, "constant": Constant}
-
-
-def learning_rate(spec: str, lr: float, epochs: float, length: float = 1.0) -> Constant:
-    """The schedule that `spec` describes, as a function of the epoch."""
-    name, settings = parse(spec)
-    kind: Any = find(SCHEDULES, name, "schedule")
-    check_settings(kind, settings, name, taken={"lr", "epochs", "length"})
-    found: Constant = kind(lr=lr, epochs=epochs, length=length, **settings)
-    return found
