@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import current
 from zosam.lab.models import build
-from zosam.lab.run import made_with
+from zosam.lab.record import made_with
 from zosam.optim import SAM, SGD, ZOSAM, SharpnessAware
 from zosam.sparse import RigL
 

@@ -21,12 +21,15 @@ from torch import Tensor
 
 from zosam import ZOSAM
 from zosam.files import write_json
-from zosam.lab.run import Run, load_data, made_with, run
+from zosam.lab.assemble import load_data
+from zosam.lab.record import made_with
+from zosam.lab.run import Run, run
 from zosam.lab.train import classification
 from zosam.optim.active import set_mask
 from zosam.optim.passes import Closure
 from zosam.optim.probes import drawn, made
 
+RHO = 0.05
 CHOICES = [(0, 2), (0, 4), (0, 8), (0, 12), (0, 16), (1, 1), (1, 8)]  # so many batches ago, every n-th picture
 
 
@@ -42,7 +45,7 @@ def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -
     """How often each of the choices is that of the whole batch."""
     record = run(what, data_dir=data_dir)
     model = record.load().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), what.rho, seed=what.seed)
+    optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), RHO, seed=what.seed)
     masks = record.masks()
     for name, mask in masks.items():
         set_mask(model.get_parameter(name), mask)
@@ -52,7 +55,7 @@ def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -
     def rises(closure: Closure, u: Tensor, n: int) -> bool:
         losses = []
         for sign in (1, -1):
-            with optimizer.displaced(u, by=sign * what.rho):
+            with optimizer.displaced(u, by=sign * RHO):
                 losses.append(float(optimizer.evaluate(closure, slice(None, None, n)).double()))
         return losses[0] > losses[1]
 
@@ -82,7 +85,7 @@ def main() -> None:
     a = parser.parse_args()
     what = Run(model=a.model, data=a.data, epochs=a.epochs, optimizer="sgd", batch_size=128)
     found = agreement(what, a.data_dir, a.trials, a.distribution)
-    print(f"{a.model} on {a.data}, {a.trials} batches of 128, rho {what.rho}\n{'':24}  agree    95 %   cost")
+    print(f"{a.model} on {a.data}, {a.trials} batches of 128, rho {RHO}\n{'':24}  agree    95 %   cost")
     rows = []
     for (ago, n), share in found.items():
         name = f"1/{n} of " + ("the batch before" if ago else "the batch")
@@ -90,7 +93,7 @@ def main() -> None:
         print(f"{name:24} {100 * share:5.1f} % ± {100 * error:.1f} % {2 / n:6.3f}")
         rows.append({"batches_ago": ago, "part": 1 / n, "agree": share, "error": error, "forward_passes": 2 / n})
     if a.out:
-        write_json(a.out, {"made_with": made_with(), "run": what.changed(), "trials": a.trials, "rows": rows})
+        write_json(a.out, {"made_with": made_with(), "run": what.description, "trials": a.trials, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Stop(Exception):
 
 @kernels
 def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeypatch):
-    what = Run(accelerate=True, epochs=2, batch_size=256)
+    what = Run(epochs=2, batch_size=256)
     weights = []
 
     def stop_in_the_second_epoch(step, steps):
@@ -67,11 +67,11 @@ def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeyp
         monkeypatch.setattr(measure, "remember", lambda key, measure: ratio)
 
     timings(2.0)
-    weights.append(run(what, tmp_path / "whole").load().state_dict())
+    weights.append(run(what, tmp_path / "whole", accelerate=True).load().state_dict())
     with pytest.raises(Stop):
-        run(what, tmp_path / "resumed", tick=stop_in_the_second_epoch)
+        run(what, tmp_path / "resumed", tick=stop_in_the_second_epoch, accelerate=True)
     timings(0.5)
-    weights.append(run(what, tmp_path / "resumed").load().state_dict())
-    weights.append(run(what, tmp_path / "other").load().state_dict())
+    weights.append(run(what, tmp_path / "resumed", accelerate=True).load().state_dict())
+    weights.append(run(what, tmp_path / "other", accelerate=True).load().state_dict())
     assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))

@@ -17,6 +17,8 @@ from zosam.lab.paper import commands
 from zosam.lab.preempt import Preempted
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
+from zosam.lab.settings import Chosen
+from zosam.lab.where import Where
 from zosam.names import summary
 
 console = Console()
@@ -29,8 +31,7 @@ for command in (commands.table, commands.figure, commands.report):
 def train(
     what: Annotated[Run, tyro.conf.arg(name="")],
     out: Path = Path("runs"),
-    data_dir: str | None = None,
-    checkpoint_minutes: float = 10.0,
+    where: Annotated[Where, tyro.conf.arg(name="")] = Where(),
 ) -> None:
     """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
 
@@ -39,19 +40,12 @@ def train(
     Args:
         what: What to train.
         out: Folder that holds the folders of all runs.
-        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
-        checkpoint_minutes: How often to write a checkpoint within an epoch; there is one after every epoch.
+        where: Where and how to train.
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task(what.folder, total=None)
-        record = run(
-            what,
-            out,
-            data_dir=data_dir,
-            tick=lambda done, of: progress.update(task, completed=done, total=of),
-            checkpoint_minutes=checkpoint_minutes,
-        )
+        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), **vars(where))
         progress.update(task, completed=record.last["step"], total=record.last["step"])
     show(record.path)
 
@@ -89,11 +83,12 @@ def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
     record = read_record(path)
     last = record["epochs"][-1]
     best = max(record["epochs"], key=lambda e: e["test_accuracy"])
-    defaults = Run()
+    what, defaults = Run.read(record["run"]), Run().description
     table = Table(box=None, show_header=False, pad_edge=False)
-    for field, value in record["run"].items():
-        mark = "" if getattr(defaults, field, None) == value else "  (not the default)"
-        table.add_row(plain(f"  {field}"), plain(f"{value}{mark}"))
+    for field, value in what.description.items():
+        shown = getattr(what, field, value) if isinstance(value, str) else value  # the shortest spelling
+        mark = "" if defaults.get(field) == value else "  (not the default)"
+        table.add_row(plain(f"  {field}"), plain(f"{shown}{mark}"))
     table.add_row("", "")
     table.add_row("  status", record["status"])
     table.add_row("  epochs, steps", f"{last['epoch']}, {last['step']:,}")
@@ -144,7 +139,8 @@ def export(
         model: The network, module:function, if it is your own: a record alone does not make its code run.
     """
     from zosam.lab import models
-    from zosam.lab.run import finished, load_data
+    from zosam.lab.assemble import load_data
+    from zosam.lab.run import finished
     from zosam.sparse.export import export
 
     record = finished(path)
@@ -206,9 +202,26 @@ def data(
     """Get data sets, and make CIFAR-10-C."""
 
 
+registry = tyro.constructors.ConstructorRegistry()
+
+
+@registry.primitive_rule
+def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """How a command line writes what is chosen by name: `rigl:every=50`. The run itself reads it."""
+    if field.type is not Chosen:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME[:KEY=VALUE,...]",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: isinstance(value, Chosen),
+        str_from_instance=lambda value: [value.default],
+    )
+
+
 def main() -> None:
     try:
-        app.cli(prog="zosam", description="Sparse training that is cheap, robust and real.")
+        app.cli(prog="zosam", registry=registry, description="Sparse training that is cheap, robust and real.")
     except KeyboardInterrupt:
         console.print("\nStopped. The same command goes on from the last finished epoch.")
         sys.exit(130)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,9 +13,11 @@ from torch import Tensor
 
 from zosam.kernels import accelerate
 from zosam.lab import data, models
+from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.throughput import ratios, seconds
-from zosam.lab.run import Record, Run, build_method, build_optimizer, load_data, run
+from zosam.lab.record import Record
+from zosam.lab.run import Run, run
 from zosam.lab.train import classification
 
 CONTESTANTS = {"SGD": "sgd", "SAM": "sam", "ZO-SAM": "zosam"}
@@ -27,11 +28,11 @@ def demo(out: Path = Path("runs")) -> None:
     torch.set_num_threads(1)  # a network this small gains nothing from more, and loses much on a busy machine
     console = Console()
     console.print("A small residual network on the digits: RigL at 90 % sparsity, 15 epochs.\n")
-    runs = {label: Run(optimizer=name, accelerate=True) for label, name in CONTESTANTS.items()}
+    runs = {label: Run(optimizer=name) for label, name in CONTESTANTS.items()}
     records = {label: watched(label, what, out, console) for label, what in runs.items()}
     console.print("\nMeasuring speed (turn about, medians) and sharpness ...\n")
-    dense = replace(runs["SGD"], accelerate=False)
-    times = seconds({label: one_step(what) for label, what in {**runs, "dense": dense}.items()}, rounds=30)
+    steps = {label: one_step(what) for label, what in runs.items()}
+    times = seconds({**steps, "dense": one_step(runs["SGD"], fast=False)}, rounds=30)
     speed, gain = ratios(times, "SGD"), ratios(times, "dense")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("", "accuracy", "sparsity", "forward", "backward", "images/s", "vs dense", "sharpness"):
@@ -66,21 +67,21 @@ def watched(label: str, what: Run, out: Path, console: Console) -> Record:
     bars = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
     with Progress(*bars, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task(label, total=None)
-        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of))
+        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), accelerate=True)
         progress.update(task, completed=record.last["step"], total=record.last["step"])
     return record
 
 
-def one_step(what: Run) -> Callable[[], object]:
-    """A training step of that run on a batch of its own, to be timed."""
+def one_step(what: Run, fast: bool = True) -> Callable[[], object]:
+    """A training step of that run on a batch of its own, to be timed; on the sparse kernels if `fast`."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         source = load_data(what)
         model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = build_optimizer(what, model)
+        optimizer = build_optimizer(what, model.parameters())
         sparse = build_method(what, model, optimizer, source, steps=10_000)
         x, y = next(source.train.epoch(0))
-        if what.accelerate and sparse is not None:
+        if fast and sparse is not None:
             accelerate(model, sparse, x)
     return lambda: optimizer.step(classification(model, x, y))
 

@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import zosam
 from zosam import files
+from zosam.distributed.ranks import current
 from zosam.lab import models
-from zosam.names import parse
+from zosam.lab.settings import Choice
+from zosam.machine import cpu_name
+from zosam.sparse.save import read_tensors, saved_masks
+
+if TYPE_CHECKING:
+    from zosam.lab.run import Run
 
 NUMBERS = ("epoch", "step", "train_loss", "test_loss", "test_accuracy", "sparsity", "forward", "backward", "seconds")
-MOST_CLASSES, LARGEST_SETTING = 1_000_000, 10_000  # more than any network has
+MOST_CLASSES = 1_000_000  # more than any network has
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a finished run has to say."""
+
+    run: Run
+    path: Path
+    epochs: list[dict[str, Any]]
+    classes: int
+    checksums: dict[str, str] = dataclasses.field(default_factory=dict)
+    """SHA-256 of the files that the run has written."""
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.epochs[-1]
+
+    def load(self, model: nn.Module | None = None) -> nn.Module:
+        """The trained network; one whose code is not ours is not imported because a record says so: pass it."""
+        check_files(self.path, {k: v for k, v in self.checksums.items() if k == "model.safetensors"})
+        tensors = read_tensors(self.path / "model.safetensors")[0]
+        if model is None:
+            check_size(self.run.model, self.classes, tensors)
+            with torch.random.fork_rng():
+                model = models.build(self.run.model, self.classes)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(f"{self.path / 'model.safetensors'} holds another network: {error}") from None
+        return model
+
+    def masks(self) -> dict[str, Tensor]:
+        """The masks it ended with, by the name of the weight."""
+        file = self.path / "sparse.safetensors"
+        return saved_masks(file) if file.exists() else {}
+
+
+def write(record: Record, status: str) -> None:
+    """Write what is known of a run."""
+    content: dict[str, Any] = {"status": status, "run": record.run.description, "made_with": made_with()}
+    content |= {"classes": record.classes, "epochs": record.epochs, "checksums": record.checksums}
+    write_record(record.path, content)
 
 
 def write_record(folder: Path, content: dict[str, Any]) -> None:
@@ -72,17 +124,26 @@ def check_files(folder: Path, checksums: dict[str, str]) -> None:
             raise ValueError(f"{path} is missing, or is not what the run has written")
 
 
-def check_size(network: str, classes: int, tensors: Mapping[str, Tensor]) -> None:
+def check_size(network: Choice, classes: int, tensors: Mapping[str, Tensor]) -> None:
     """Whether the network that a record names has the tensors of its file: found out before it takes memory."""
-    name = network.partition(":")[0]
-    if name in {"timm", "transformers"}:
+    if network.name.partition(":")[0] in models.NETWORKS.packages:
         return
-    if name not in models.MODELS:
+    if network.name not in models.MODELS:
         raise ValueError(f"the record names the network {network}, which is code: if you trust it, build and pass it")
-    if any(isinstance(v, int) and abs(v) > LARGEST_SETTING for v in parse(network)[1].values()):
-        raise ValueError(f"the record names the network {network}, which is absurdly large")
-    with torch.random.fork_rng(), torch.device("meta"):
-        claimed = {n: t.shape for n, t in models.build(network, classes).state_dict().items()}
+    claimed = models.sizes(network, classes)
     differ = sorted(n for n in {*claimed, *tensors} if n not in tensors or claimed.get(n) != tensors[n].shape)
     if differ:
         raise ValueError(f"the record names the network {network}, but its file differs in {', '.join(differ[:5])}")
+
+
+def made_with() -> dict[str, Any]:
+    """Versions and hardware, to stand beside every result."""
+    return {
+        "zosam": zosam.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        **({"processes": current().world} if current().world > 1 else {}),
+    }

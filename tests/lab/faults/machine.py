@@ -16,10 +16,8 @@ from zosam import files
 from zosam.lab.run import Run
 
 LOGS = tempfile.TemporaryDirectory()  # never on a disk that is filled
-WHAT = Run(model="tiny_net:build", epochs=8, method="rigl:every=5", sparsity=0.5, batch_size=64, rho=0.1)
-EPOCH = 23  # steps
-CHILD = """
-import os, sys, types
+NET = """
+import sys, types
 from torch import nn
 net = sys.modules["tiny_net"] = types.ModuleType("tiny_net")
 net.build = lambda num_classes, colours=1: nn.Sequential(
@@ -27,6 +25,13 @@ net.build = lambda num_classes, colours=1: nn.Sequential(
     nn.Dropout(0.1), nn.Flatten(), nn.Linear(72, num_classes),
 )
 net.colour = lambda num_classes: net.build(num_classes, 3)
+"""
+exec(NET, {})
+WHAT = Run(model="tiny_net:build", epochs=8, method="rigl:every=5", sparsity=0.5, batch_size=64, rho=0.1)
+EPOCH = 23  # steps
+CHILD = """
+import os, sys
+{net}
 sys.argv, out = {argv!r}, os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 os.dup2(out, 1), os.dup2(out, 2)
 sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
@@ -50,9 +55,9 @@ class Training:
     def __init__(self, out: Path, *more: str, what: Run = WHAT, before: str = "") -> None:
         self.folder, self.log = out / what.folder, Path(tempfile.mkstemp(".log", dir=LOGS.name)[1])
         argv = ["zosam", "train", "--out", str(out), *more]
-        for field, value in what.changed().items():
+        for field, value in what.written().items():
             argv += [f"--{field.replace('_', '-')}", str(value)]
-        code = CHILD.format(argv=argv, log=str(self.log), before=before)
+        code = CHILD.format(net=NET, argv=argv, log=str(self.log), before=before)
         self.process = server.Process(target=exec, args=(code, {"__name__": "child"}))
         self.process.start()
 

@@ -177,7 +177,7 @@ def test_runs_out_of_tables():
 
 def test_lines_of_results(made, tmp_path):
     content = files.read_json(made / "record.json")
-    line = {"key": SMALL.key, "run": SMALL.changed(), **{k: content[k] for k in ("made_with", "classes", "epochs")}}
+    line = {"key": SMALL.key, "run": SMALL.description, **{k: content[k] for k in ("made_with", "classes", "epochs")}}
     path = tmp_path / "results.jsonl"
 
     def check(content):

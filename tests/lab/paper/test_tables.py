@@ -185,7 +185,7 @@ def test_controls_follow_what_they_control():
         "Dense", "LT", "LT + ZO-SAM", "LT + SAM", "LT + SAM, ⅛ batch", "LT + ZO-SAM, fast", "LT + random direction",
         "LT + S²-SAM", "LT + MSAM", "SNIP",
     )  # fmt: skip
-    assert table.cell("LT + SAM", "CIFAR-10 95 %").run.optimizer == "sam"
+    assert table.cell("LT + SAM", "CIFAR-10 95 %").run.optimizer.name == "sam"
     assert table.cell("LT + SAM", "CIFAR-10 95 %").control
     assert not table.cell("LT + ZO-SAM", "CIFAR-10 95 %").control
     assert table.rows[-1] == "MEST + MSAM"

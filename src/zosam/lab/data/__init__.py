@@ -1,7 +1,7 @@
 """Data sets: each is a function (batch_size, seed, device, ...) -> Data."""
 
 from zosam.lab.data.batches import Batches, Data, Tensors
-from zosam.lab.data.catalog import DATA, load
+from zosam.lab.data.catalog import DATA, DATA_SETS, load
 from zosam.lab.data.cifar import cifar10, cifar100
 from zosam.lab.data.cifar_c import cifar10c, corrupted
 from zosam.lab.data.digits import digits
@@ -11,6 +11,7 @@ from zosam.lab.data.place import data_folder
 
 __all__ = [
     "DATA",
+    "DATA_SETS",
     "Batches",
     "Data",
     "DataError",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,26 +13,40 @@ from zosam.lab.data.cifar import cifar10, cifar100
 from zosam.lab.data.cifar_c import cifar10c
 from zosam.lab.data.digits import digits
 from zosam.lab.data.image_folder import folder, imagenet
-from zosam.names import check_settings, find, parse
+from zosam.lab.settings import Choice, Kind
+from zosam.names import settings_of
 
 OURS: tuple[Callable[..., Data], ...] = (digits, cifar10, cifar100, cifar10c, imagenet, folder)
 DATA: dict[str, Callable[..., Data]] = {f.__name__: f for f in OURS}
 
 
+GIVEN = frozenset({"batch_size", "seed", "device", "data_dir", "workers", "rank", "world"})
+DATA_SETS = Kind("data set", DATA, GIVEN)
+
+
 def load(
-    spec: str,
+    what: str | Choice,
     batch_size: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
     data_dir: str | Path | None = None,
+    workers: int = 2,
     rank: int = 0,
     world: int = 1,
 ) -> Data:
-    """The data set that `spec` names; the settings after the colon are those of its function."""
-    name, settings = parse(spec)
-    function = find(DATA, name, "data set")
-    given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "device": device, "rank": rank, "world": world}
-    check_settings(function, settings, name, taken=(*given, "data_dir"))
-    if "data_dir" in inspect.signature(function).parameters:  # the digits are embedded
-        given["data_dir"] = data_dir
-    return function(**given, **settings)
+    """The data set that `what` names; the settings after the colon are those of its function.
+
+    `package.module:function` of your own is called in the same way, and is given what it takes of the rest: one that
+    does not take `rank` and `world` cannot be shared by several processes.
+    """
+    choice = DATA_SETS.read(what) if isinstance(what, str) else what
+    function = DATA_SETS.thing(choice.name)
+    given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "device": device, "data_dir": data_dir}
+    given |= {"workers": workers, "rank": rank, "world": world}
+    takes = settings_of(function)
+    if world > 1 and not {"rank", "world"} <= takes.keys():
+        raise ValueError(f"data {choice} does not take rank and world, so {world} processes cannot share it")
+    source = function(**{name: value for name, value in given.items() if name in takes}, **choice.settings)
+    if not isinstance(source, Data):
+        raise ValueError(f"data {choice} returned {type(source).__name__}, not zosam.lab.data.Data")
+    return source

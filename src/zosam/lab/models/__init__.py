@@ -1,6 +1,6 @@
 """Networks: each is a function (num_classes=...) -> nn.Module."""
 
-from zosam.lab.models.catalog import MODELS, build
+from zosam.lab.models.catalog import MODELS, NETWORKS, build, sizes
 from zosam.lab.models.deit import deit_small, deit_tiny
 from zosam.lab.models.digits_net import digits_net
 from zosam.lab.models.resnet import resnet50, resnet50_cifar
@@ -9,6 +9,7 @@ from zosam.lab.models.wide_resnet import wrn, wrn28_10
 
 __all__ = [
     "MODELS",
+    "NETWORKS",
     "build",
     "deit_small",
     "deit_tiny",
@@ -19,6 +20,7 @@ __all__ = [
     "resnet50",
     "resnet50_cifar",
     "resnet56",
+    "sizes",
     "wrn",
     "wrn28_10",
 ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zosam.lab.models.deit import deit_small, deit_tiny
@@ -13,7 +15,8 @@ from zosam.lab.models.digits_net import digits_net
 from zosam.lab.models.resnet import resnet50, resnet50_cifar
 from zosam.lab.models.resnet_cifar import resnet20, resnet32, resnet32_he, resnet56
 from zosam.lab.models.wide_resnet import wrn, wrn28_10
-from zosam.names import check_settings, find, parse
+from zosam.lab.settings import Choice, Kind
+from zosam.names import find
 
 Model = Callable[..., nn.Module]
 OURS: tuple[Model, ...] = (
@@ -30,6 +33,7 @@ OURS: tuple[Model, ...] = (
     digits_net,
 )
 MODELS: dict[str, Model] = {f.__name__: f for f in OURS}
+LARGEST_SETTING = 10_000  # more than any network has
 
 
 class Logits(nn.Module):
@@ -44,55 +48,45 @@ class Logits(nn.Module):
         return out
 
 
-def build(name: str, num_classes: int = 10) -> nn.Module:
-    """The network called `name`, freshly initialised.
+def build(what: str | Choice, num_classes: int = 10) -> nn.Module:
+    """The network called `what`, freshly initialised.
 
     `resnet32` or `deit_tiny:image_size=64` is ours; `package.module:function` is called as
     `function(num_classes=...)`; `timm:NAME` and `transformers:NAME` need those packages.
     """
-    head, colon, rest = name.partition(":")
-    if not colon or "=" in rest or head in MODELS:
-        key, settings = parse(name)
-        function = find(MODELS, key, "model")
-        check_settings(function, settings, key, taken=("num_classes",))
-        return function(num_classes=num_classes, **settings)
-    if head == "timm":
-        return _timm(rest, num_classes)
-    if head == "transformers":
-        return _transformers(rest, num_classes)
-    return _own(head, rest, num_classes)
-
-
-def _own(module: str, function: str, num_classes: int) -> nn.Module:
-    try:
-        make = getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, but something that it imports is not
-        raise ValueError(f"model {module}:{function}: there is no module {error.name!r} to import") from error
-    except AttributeError as error:
-        raise ValueError(f"model {module}:{function}: {module} has no {function!r}") from error
-    model = make(num_classes=num_classes)
+    choice = NETWORKS.read(what) if isinstance(what, str) else what
+    model = NETWORKS.thing(choice.name)(num_classes=num_classes, **choice.settings)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model {module}:{function} returned {type(model).__name__}, not an nn.Module")
+        raise ValueError(f"model {choice} returned {type(model).__name__}, not an nn.Module")
     return model
 
 
-def _timm(name: str, num_classes: int) -> nn.Module:
+def sizes(what: Choice, num_classes: int) -> dict[str, torch.Size]:
+    """The shape of every tensor of a network of ours, found out without taking memory."""
+    if any(isinstance(v, int) and abs(v) > LARGEST_SETTING for v in what.settings.values()):
+        raise ValueError(f"the network {what} would be absurdly large")
+    with torch.random.fork_rng(), torch.device("meta"):
+        return {name: tensor.shape for name, tensor in build(what, num_classes).state_dict().items()}
+
+
+def _timm(name: str) -> Model:
     timm = _package("timm", name)
-    near = {key: key for key in timm.list_models()}
-    model: nn.Module = timm.create_model(find(near, name, "timm model"), num_classes=num_classes)
-    return model
+    known = find({key: key for key in timm.list_models()}, name, "timm model")
+    return partial(timm.create_model, known)
 
 
-def _transformers(name: str, num_classes: int) -> nn.Module:
+def _transformers(name: str) -> Model:
     """A configuration by name or folder, with fresh weights; nothing of the hub's code is run."""
     transformers = _package("transformers", name)
-    try:
-        config = transformers.AutoConfig.from_pretrained(name, num_labels=num_classes)
-        return Logits(transformers.AutoModelForImageClassification.from_config(config))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model transformers:{name}: {error}") from error
+
+    def make(num_classes: int) -> nn.Module:
+        try:
+            config = transformers.AutoConfig.from_pretrained(name, num_labels=num_classes)
+            return Logits(transformers.AutoModelForImageClassification.from_config(config))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"model transformers:{name}: {error}") from error
+
+    return make
 
 
 def _package(package: str, name: str) -> Any:
@@ -102,3 +96,11 @@ def _package(package: str, name: str) -> Any:
         if error.name != package:
             raise
         raise ValueError(f"model {package}:{name} needs {package}: pip install 'zosam[ecosystem]'") from error
+
+
+NETWORKS = Kind(
+    "model",
+    MODELS,
+    given=frozenset({"num_classes"}),
+    packages={"timm": _timm, "transformers": _transformers},
+)

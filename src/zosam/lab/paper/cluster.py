@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ import torch
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import Outcome, missing
 from zosam.lab.run import Run, run
+from zosam.lab.where import Where
 
 
 def on_ray(
@@ -20,7 +20,7 @@ def on_ray(
     book: Book,
     *,
     address: str | None = None,
-    data_dir: str | None = None,
+    where: Where = Where(),
     cpus: float = 1,
     gpus: float = 0,
     retries: int = 3,
@@ -41,7 +41,7 @@ def on_ray(
     try:
         trial = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries)(_trial)
         root = os.path.abspath(book.root)
-        waiting = {trial.remote(dataclasses.asdict(r), root, data_dir, max(1, int(cpus))): r for r in todo}
+        waiting = {trial.remote(r.written(), root, vars(where), max(1, int(cpus))): r for r in todo}
         told(0, len(todo))
         while waiting:
             for end in ray.wait(list(waiting), timeout=1.0)[0]:
@@ -58,9 +58,9 @@ def on_ray(
     return outcome
 
 
-def _trial(fields: dict[str, Any], root: str, data_dir: str | None, threads: int) -> None:
+def _trial(fields: dict[str, Any], root: str, where: dict[str, Any], threads: int) -> None:
     torch.set_num_threads(threads)
-    run(Run(**fields), root, data_dir=data_dir)
+    run(Run(**fields), root, **where)
 
 
 def _ray() -> Any:

@@ -23,9 +23,12 @@ from zosam.lab.paper.show import chosen, duration, filled, show
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
 from zosam.lab.paper.table import NAMES, load
 from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
-from zosam.lab.run import Run, made_with
+from zosam.lab.record import made_with
+from zosam.lab.run import Run
+from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "paper"]
+Elsewhere = Annotated[Where, tyro.conf.arg(name="")]
 console = Console()
 
 
@@ -43,7 +46,7 @@ def table(
     out: Path = Path("runs"),
     results: tuple[Path, ...] = (),
     save: Path | None = None,
-    data_dir: str | None = None,
+    where: Elsewhere = Where(),
 ) -> None:
     """A table of the paper beside ours: say what is missing and what it costs, train that, and compare.
 
@@ -64,15 +67,15 @@ def table(
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
         save: Write the runs of this table that are in the folder to such a file.
-        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        where: Where and how to train.
     """
     content = load(name if name.startswith("table") else f"table{name}", tier)
     cells, book = chosen(content, only), Book.open(out, results)
     runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
     if train:
-        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, data_dir)
+        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
-        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, data_dir)
+        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir)
     show(filled(content, book, seeds, only), console)
     if save is not None:
         _save(save, runs, book)
@@ -88,7 +91,7 @@ def figure(
     results: tuple[Path, ...] = (),
     into: Path = Path("figures"),
     form: Literal["png", "svg", "pdf"] = "png",
-    data_dir: str | None = None,
+    where: Elsewhere = Where(),
 ) -> None:
     """A figure of the paper, or one of ours: train what is missing, measure, and draw.
 
@@ -102,7 +105,7 @@ def figure(
         results: JSON-lines files with results of runs that are not in the folder.
         into: Folder for the numbers (JSON) and the pictures.
         form: Of the pictures, which need matplotlib: pip install 'zosam[report]'.
-        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        where: Where and how to train.
     """
     if name == "list":
         for known in FIGURES:
@@ -113,10 +116,10 @@ def figure(
         raise ValueError(f"the tier {tier} cannot make the figure {name}: take --tier small or paper")
     runs = with_seeds(content.runs.values(), seeds)
     if train:
-        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, data_dir)
+        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where)
         if content.measure == "corruptions":
-            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, data_dir)
-    drawings = measured(content, book, seeds, data_dir)
+            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir)
+    drawings = measured(content, book, seeds, where.data_dir)
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
     for drawing in drawings:
@@ -169,21 +172,21 @@ def _train(
     ray: tuple[str, ...] | None,
     cpus: float,
     gpus: float,
-    data_dir: str | None,
+    where: Where,
 ) -> None:
     mine = runs if shard is None else part(runs, shard)
     todo = missing(mine, book)
     console.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
     if not todo:
         return
-    cost = Costs(book, data_dir).total(todo)
+    cost = Costs(book, where.data_dir).total(todo)
     console.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         whole = progress.add_task("runs", total=len(todo))
         if ray is not None:
             outcome = on_ray(
-                todo, book, address=ray[0] if ray else None, data_dir=data_dir, cpus=cpus, gpus=gpus,
+                todo, book, address=ray[0] if ray else None, where=where, cpus=cpus, gpus=gpus,
                 told=lambda done, of: progress.update(whole, completed=done, total=of),
             )  # fmt: skip
         else:
@@ -194,7 +197,7 @@ def _train(
                 return lambda done, of: progress.update(now, description=run.folder, completed=done, total=of)
 
             limit = None if budget is None else seconds(budget)
-            outcome = sweep(todo, book, data_dir=data_dir, budget=limit, watch=watch)
+            outcome = sweep(todo, book, where=where, budget=limit, watch=watch)
             progress.update(whole, completed=len(outcome.trained))
     _tell(outcome)
 

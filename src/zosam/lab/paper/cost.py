@@ -11,8 +11,9 @@ from statistics import fmean
 import torch
 
 from zosam.lab import models
+from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.paper.results_store import Book
-from zosam.lab.run import Run, build_method, build_optimizer, load_data
+from zosam.lab.run import Run
 from zosam.lab.train import classification
 
 PROBE = 16  # pictures in a step that is timed
@@ -46,7 +47,7 @@ class Costs:
 
     def price(self, run: Run) -> tuple[float, int]:
         """Seconds of a forward pass for one picture, a backward being two, and the pictures of an epoch."""
-        kind = (run.model, run.data)
+        kind = (str(run.model), str(run.data))
         if kind not in self.prices:
             with torch.random.fork_rng():
                 source = load_data(run, self.data_dir)
@@ -68,7 +69,7 @@ def _work(run: Run) -> tuple[float, float]:
     with torch.random.fork_rng():
         source = load_data(run)
         model = models.build(run.model, source.classes)
-        optimizer = build_optimizer(run, model)
+        optimizer = build_optimizer(run, model.parameters())
         sparse = build_method(run, model, optimizer, source, steps := 1000)
     passes = optimizer.passes_per_step()
     return passes["forward"] + 2 * passes["backward"], 1.0 if sparse is None else sparse.total_steps(steps) / steps

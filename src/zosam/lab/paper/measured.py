@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zosam.lab.assemble import load_data
 from zosam.lab.data import Data, Tensors
 from zosam.lab.measure import budget, convergence, features, landscape, masks_film, robustness
 from zosam.lab.paper import recipes
 from zosam.lab.paper.figure import Figure
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.value import corrupted_accuracies
-from zosam.lab.run import Record, load_data
+from zosam.lab.record import Record
 from zosam.lab.train import classification
 from zosam.sparse.save import saved_masks
 

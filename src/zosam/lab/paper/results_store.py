@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from zosam import files
-from zosam.lab.run import Record, Run, finished
+from zosam.lab.record import Record
+from zosam.lab.run import Run, finished
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Book:
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 try:
                     entry = json.loads(line)
-                    lines[Run(**entry["run"]).key] = entry
+                    lines[Run.read(entry["run"]).key] = entry
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise ValueError(f"{file}, line {number} is no record of a run ({error})") from None
         return cls(Path(root), lines)
@@ -37,7 +38,7 @@ class Book:
         path = self.root / run.folder
         if (path / "record.json").exists():
             try:
-                return finished(path)
+                return finished(path, run)
             except ValueError:  # begun, or damaged: `run` will see to it
                 pass
         entry = self.lines.get(run.key)
@@ -58,7 +59,7 @@ class Book:
 def line(record: Record, notes: Iterable[str] = ()) -> str:
     """One line of JSON that says all of a finished run but its weights."""
     content = json.loads((record.path / "record.json").read_text())
-    entry = {"key": record.run.key, "run": record.run.changed(), "made_with": content["made_with"]}
+    entry = {"key": record.run.key, "run": record.run.description, "made_with": content["made_with"]}
     entry |= {"classes": record.classes, "epochs": record.epochs}
     for name in notes:
         file = record.path / f"{name}.json"

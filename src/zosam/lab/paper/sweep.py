@@ -12,6 +12,7 @@ from zosam.files import Busy
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run, run
+from zosam.lab.where import Where
 
 Tick = Callable[[int, int], None]
 Watch = Callable[[Run], Tick]  # is told which run begins, and gives what is told of its steps
@@ -49,7 +50,7 @@ def sweep(
     runs: Iterable[Run],
     book: Book,
     *,
-    data_dir: str | None = None,
+    where: Where = Where(),
     budget: float | None = None,
     watch: Watch = lambda _: lambda step, steps: None,
     wait: float = 2.0,
@@ -59,7 +60,7 @@ def sweep(
     What another process trains is left to it and waited for at the end. A run that fails does not stop the others.
     A run is begun only if it is expected to end within the budget.
     """
-    outcome, began, costs = Outcome(), time.monotonic(), Costs(book, data_dir)
+    outcome, began, costs = Outcome(), time.monotonic(), Costs(book, where.data_dir)
     queue = deque(missing(runs, book))
     busy = 0
     while queue:
@@ -70,7 +71,7 @@ def sweep(
             outcome.left.append(now)
             continue
         try:
-            run(now, book.root, data_dir=data_dir, tick=watch(now))
+            run(now, book.root, tick=watch(now), **vars(where))
             outcome.trained.append(now)
             busy = 0
         except Busy:

@@ -13,7 +13,8 @@ from zosam.lab.measure.robustness import Accuracies, corrupted, summary
 from zosam.lab.paper.recipes import Tier
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell
-from zosam.lab.run import Record, Run
+from zosam.lab.record import Record
+from zosam.lab.run import Run
 
 CORRUPTED = "corrupted"  # the note in a run's folder
 Tick = Callable[[int, int], None]

@@ -1,0 +1,113 @@
+"""From the words of a run to its data, optimizer and masks; and a check of the words that needs none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from zosam import optim
+from zosam.distributed.ranks import ALONE, Ranks
+from zosam.lab import data
+from zosam.lab.settings import Kind
+from zosam.lab.train import classification
+from zosam.names import settings_of
+from zosam.optim import OPTIMIZERS, SharpnessAware
+from zosam.sparse import METHODS, Sparsity
+
+if TYPE_CHECKING:
+    from zosam.lab.run import Run
+
+
+def dense(model: nn.Module, optimizer: SharpnessAware, sparsity: float) -> None:
+    """No masks: every weight is trained."""
+
+
+OPTIMIZER = Kind("optimizer", OPTIMIZERS, given=frozenset({"base", "rho", "seed"}), parts=getattr(optim, "PARTS", {}))
+METHOD = Kind(
+    "sparse method",
+    {**METHODS, "dense": dense},
+    given=frozenset({"model", "optimizer", "sparsity", "loss", "seed"}),
+    filled=frozenset({"until", "period"}),
+)
+
+
+def load_data(what: Run, data_dir: str | None = None, team: Ranks = ALONE, workers: int = 2) -> data.Data:
+    """The data set of a run, or the part of each of its batches that this rank of `team` sees."""
+    share, left = divmod(what.batch_size, team.world)
+    if left:
+        raise ValueError(f"batch_size is {what.batch_size}: {team.world} processes cannot share it equally")
+    return data.load(what.data, share, what.seed, data_dir=data_dir, workers=workers, rank=team.rank, world=team.world)
+
+
+def build_optimizer(what: Run, parameters: Iterable[nn.Parameter]) -> SharpnessAware:
+    if what.base == "sgd":
+        base: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=what.lr, momentum=what.momentum, weight_decay=what.weight_decay
+        )
+    else:
+        betas = (what.momentum, 0.999)
+        base = torch.optim.AdamW(parameters, lr=what.lr, betas=betas, weight_decay=what.weight_decay)
+    cls = OPTIMIZER.thing(what.optimizer.name)
+    filled = {"rho": what.rho, "seed": what.seed}
+    given = {k: v for k, v in filled.items() if v is not None and k in settings_of(cls)}
+    optimizer = cls(base, **given, **what.optimizer.settings)
+    if not isinstance(optimizer, SharpnessAware):
+        raise ValueError(f"optimizer {what.optimizer} made a {type(optimizer).__name__}, not a zosam.SharpnessAware")
+    optimizer.diagnostics = {} if what.diagnostics else None
+    return optimizer
+
+
+def build_method(
+    what: Run, model: nn.Module, optimizer: SharpnessAware, source: data.Data, steps: int
+) -> Sparsity | None:
+    """The sparse method; what it must know of the training, where it asks, is filled in."""
+    x, y = next(source.train.epoch(0))
+    return _method(what, model, optimizer, {"loss": classification(model, x, y), "steps": steps})
+
+
+def default_rho(what: Run) -> float | None:
+    """The optimizer's own rho; 0 for one that never climbs, whatever it is told; None for one that takes none."""
+    rho = settings_of(OPTIMIZER.thing(what.optimizer.name)).get("rho")
+    return None if rho is None else rho.default
+
+
+def check(what: Run) -> None:
+    """Make the optimizer around one number, and the method as far as it comes without a network: both check all."""
+    try:
+        optimizer = build_optimizer(what, [nn.Parameter(torch.zeros(1))])
+        _method(what, _NoNetwork.__new__(_NoNetwork), optimizer, {"loss": lambda: torch.zeros(()), "steps": 1 << 30})
+    except _Reached:
+        pass
+    except TypeError as error:
+        raise ValueError(f"{what.optimizer}, {what.method}: {error}") from error
+
+
+def _method(what: Run, model: nn.Module, optimizer: SharpnessAware, known: dict[str, Any]) -> Sparsity | None:
+    cls: Callable[..., Any] = METHOD.thing(what.method.name)
+    filled = {
+        "loss": known["loss"],
+        "until": int(getattr(cls, "until_share", 0.75) * known["steps"]),
+        "period": known["steps"],
+        "seed": what.seed,
+    }
+    settings = {k: v for k, v in filled.items() if k in settings_of(cls)} | dict(what.method.settings)
+    sparse = cls(model, optimizer, what.sparsity, **settings)
+    if sparse is not None and not isinstance(sparse, Sparsity):
+        raise ValueError(f"method {what.method} made a {type(sparse).__name__}, not a zosam.Sparsity")
+    return sparse
+
+
+class _Reached(Exception):
+    """All that can be checked without a network was."""
+
+
+class _NoNetwork(nn.Module):
+    """Where a network will be: who looks at it has checked all else."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        raise _Reached

@@ -1,0 +1,147 @@
+"""One attempt at a run: from its last checkpoint, or from the beginning, to the end or to where it is stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from zosam import files
+from zosam.distributed.ddp import parallel
+from zosam.distributed.ranks import Ranks, current
+from zosam.kernels import accelerate, choices
+from zosam.lab import models
+from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab.checkpoints import Progress
+from zosam.lab.disk_space import check_room
+from zosam.lab.measure.variance import GradientVariance
+from zosam.lab.preempt import Notice, Preempted
+from zosam.lab.record import Record, checksum, write
+from zosam.lab.train import evaluate, fit
+from zosam.lab.where import Where
+from zosam.random_stream import stream
+from zosam.sparse import Sparsity
+from zosam.sparse.export import export
+from zosam.sparse.save import save_state
+
+if TYPE_CHECKING:
+    from zosam.lab.run import Run
+
+
+def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None], notice: Notice) -> None:
+    """Train to the end, or until the notice comes; what is finished is in the record."""
+    torch.manual_seed(what.seed)
+    team = current()
+    source = load_data(what, where.data_dir, team, where.workers)
+    model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = parallel(model, next(source.train.epoch(0))[0])
+    optimizer = build_optimizer(what, model.parameters())
+    one_schedule = what.epochs * len(source.train)
+    sparse = build_method(what, model, optimizer, source, one_schedule)
+    same_kernels = (path / "kernels.json").exists() == (where.accelerate and sparse is not None)
+    if where.accelerate and sparse is not None:
+        _accelerate(model, sparse, next(source.train.epoch(0))[0], path / "kernels.json", team)
+    steps = one_schedule if sparse is None else sparse.total_steps(one_schedule)
+    now = Progress(model, optimizer, sparse, steps, variance=GradientVariance(optimizer) if what.diagnostics else None)
+    if team.rank:  # dropout of its own
+        torch.set_rng_state(stream(torch.device("cpu"), "rank", what.seed, team.rank).get_state())
+    state = files.load_latest(path)
+    if state is not None:
+        try:
+            now.load(state | {"rng": _own_stream(state.get("rng"), team)})
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; move it away to train anew") from error
+        if not same_kernels:
+            warnings.warn("this training was begun with other kernels: it does not go on to the bit", stacklevel=3)
+        del state
+    if len(set(team.all_of([now.done], torch.device("cpu"), "checkpoint"))) > 1:
+        raise ValueError(f"the ranks see different checkpoints: {path} must be one folder for all of them")
+    # two checkpoints stay; room for the next one and for the trained network
+    team.lead(lambda: check_room(path, now.size(), max(1, 4 - len(files.checkpoints(path)))))
+    record = Record(what, path, now.epochs, source.classes)
+    tick(now.done, steps)
+    saved = time.monotonic()
+
+    def one_more() -> None:
+        now.done += 1
+        tick(now.done, steps)
+
+    def save() -> None:
+        nonlocal saved
+        streams = team.gather(torch.get_rng_state(), "checkpoint")
+        team.lead(lambda: files.save(path, now.done, now.state() | ({"rng": streams} if team.world > 1 else {})))
+        saved = time.monotonic()
+
+    def pause() -> None:
+        stop, late = team.any(notice.came, time.monotonic() - saved > 60 * where.checkpoint_minutes)
+        if stop or late:
+            save()
+        if stop:
+            raise Preempted(f"Stopped by SIGTERM after step {now.done}. The same command goes on from there.")
+
+    notice.patient = True
+    for epoch in fit(
+        network,
+        optimizer,
+        source.train,
+        source.test,
+        steps,
+        start=now.done,
+        sums=now.sums,
+        schedule=lambda at: learning_rate(what.schedule, at / one_schedule),
+        place=(lambda step: step) if sparse is None else sparse.schedule_step,
+        label_smoothing=what.label_smoothing,
+        tick=one_more,
+        pause=pause,
+    ):
+        if source.validation is not None:
+            held = evaluate(model, source.validation, pause, team)
+            epoch |= {"validation_accuracy": held["test_accuracy"], "validation_loss": held["test_loss"]}
+        if now.variance is not None:
+            epoch |= now.variance.take()
+        if what.diagnostics and sparse is not None:
+            team.lead(lambda: save_state(sparse, path / "masks" / f"{now.done:09d}.safetensors"))
+        now.epochs.append({**epoch, "sparsity": 0.0 if sparse is None else sparse.sparsity})
+        now.sums.clear()
+        save()
+        team.lead(lambda: write(record, "training"))
+    team.lead(lambda: _write_results(record, model, sparse))
+
+
+def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Path, team: Ranks) -> None:
+    """Run on the sparse kernels; where they win is measured once and kept, or a resumed run could end in other bits."""
+
+    def measure() -> None:
+        if not chosen.exists():
+            files.write_json(chosen, choices(accelerate(model, sparse, example)))
+
+    team.lead(measure)
+    accelerate(model, sparse, example, files.read_json(chosen))
+
+
+def _write_results(record: Record, model: nn.Module, sparse: Sparsity | None) -> None:
+    written = [export(model, record.path, "dense")]
+    if sparse is not None:
+        save_state(sparse, record.path / "sparse.safetensors")
+        written.append(record.path / "sparse.safetensors")
+    write(dataclasses.replace(record, checksums={file.name: checksum(file) for file in written}), "finished")
+
+
+def _own_stream(saved: Any, team: Ranks) -> Any:
+    """This rank's random stream in a checkpoint, if as many ranks have written it; else that of now."""
+    streams = saved if isinstance(saved, list) else [saved]
+    if len(streams) == team.world:
+        return streams[team.rank]
+    warnings.warn(f"{len(streams)} processes began this training, {team.world} go on: not to the bit", stacklevel=3)
+    return torch.get_rng_state()
+
+
+def learning_rate(schedule: str, progress: float) -> float:
+    return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0
