@@ -83,8 +83,8 @@ def test_a_table_shows_what_is_there(tmp_path):
     sweep(runs, book)
     content = filled(table, book, 2, "^SNIP . ZO-SAM / CIFAR-10 90")
     by_name = {row["name"]: row["cells"][0] for row in content["rows"]}
-    own = [100 * book.get(r).last["test_accuracy"] for r in runs if r.optimizer == "zosam"]
-    other = [100 * book.get(r).last["test_accuracy"] for r in runs if r.optimizer == "sgd"]
+    own = [100 * book.get(r).last["test_accuracy"] for r in runs if r.optimizer.name == "zosam"]
+    other = [100 * book.get(r).last["test_accuracy"] for r in runs if r.optimizer.name == "sgd"]
     cell = by_name["SNIP + ZO-SAM"]
     assert cell["paper"] == "93.38 ± 0.12 (+0.79)"
     assert cell["ours"].startswith(f"{sum(own) / 2:.2f} ± ")
