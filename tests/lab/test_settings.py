@@ -11,14 +11,14 @@ import pytest
 
 from zosam.lab.settings import Choice, Kind, typed
 
-
-class Probe:
-    pass
+Probe = Callable[[object], object]
 
 
 @dataclass(frozen=True)
-class Gaussian(Probe):
+class Gaussian:
     directions: int = 1
+
+    def __call__(self, optimizer): ...
 
     def __post_init__(self):
         if self.directions < 1:
@@ -26,14 +26,21 @@ class Gaussian(Probe):
 
 
 @dataclass(frozen=True)
-class Momentum(Probe):
-    pass
+class Momentum:
+    def __call__(self, optimizer): ...
 
 
 @dataclass(frozen=True)
 class Central:
     radius: float | None = None
     batch_fraction: float = 1
+
+    def __call__(self, optimizer, probes, closure): ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    pass
 
 
 class Climber:
@@ -44,8 +51,8 @@ class Climber:
         base: object,
         rho: float = 0.05,
         *,
-        probe: Probe | Callable[[], object] = Gaussian(1),  # noqa: B008
-        decide: Central = Central(),  # noqa: B008
+        probe: Probe = Gaussian(1),  # noqa: B008
+        decide: Central | Pair = Central(),  # noqa: B008
         every: int = 1,
         scale: Literal["filter", "element"] | None = None,
         budget: str | Callable[[], object] | None = None,
@@ -55,7 +62,7 @@ class Climber:
     ) -> None: ...
 
 
-PARTS = {"gaussian": Gaussian, "momentum": Momentum, "central": Central}
+PARTS = {"gaussian": Gaussian, "momentum": Momentum, "central": Central, "pair": Pair}
 KIND = Kind("climber", {"climber": Climber}, frozenset({"base", "rho"}), frozenset({"until"}), PARTS)
 
 

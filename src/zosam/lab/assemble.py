@@ -68,10 +68,13 @@ def build_method(
     return _method(what, model, optimizer, {"loss": classification(model, x, y), "steps": steps})
 
 
-def default_rho(what: Run) -> float | None:
-    """The optimizer's own rho; 0 for one that never climbs, whatever it is told; None for one that takes none."""
+def rho_of(what: Run) -> float | None:
+    """The rho of a run, or its optimizer's own; None for one that takes none, or that never climbs."""
     rho = settings_of(OPTIMIZER.thing(what.optimizer.name)).get("rho")
-    return None if rho is None else rho.default
+    if rho is None or rho.default == 0.0:
+        return None
+    own: float | None = rho.default
+    return own if what.rho is None else what.rho
 
 
 def check(what: Run) -> None:

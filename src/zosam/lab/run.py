@@ -19,7 +19,7 @@ import torch
 from zosam import files
 from zosam.distributed.ranks import joined
 from zosam.lab import data, models
-from zosam.lab.assemble import METHOD, OPTIMIZER, check, default_rho
+from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.preempt import sigterm
 from zosam.lab.record import Record, check_files, read_record
@@ -115,8 +115,7 @@ class Run:
         if self.method.name == "dense":
             del found["sparsity"]
         if OPTIMIZER.knows(self.optimizer):
-            own = default_rho(self)
-            found["rho"] = None if not own else own if self.rho is None else self.rho
+            found["rho"] = rho_of(self)
         if found["rho"] is None:
             del found["rho"]
         return found

@@ -176,10 +176,11 @@ def _value(text: str, parameter: inspect.Parameter, parts: Mapping[str, type]) -
     if wanted in (inspect.Parameter.empty, Any) or isinstance(wanted, str):
         unknown = parameter.default in (None, inspect.Parameter.empty)
         wanted = int | float | bool | None | str if unknown else type(parameter.default)
-    refused = []
-    for kind in sorted(_members(wanted), key=lambda k: k is str):  # any text is text
+    members, refused = _members(wanted), []
+    fitting = {name: part for name, part in parts.items() if _any_fits([part], members)}
+    for kind in sorted(members, key=lambda k: k is str):  # any text is text
         try:
-            return _as(kind, text, parts)
+            return _part(text, fitting, parts) if _any_fits(fitting.values(), [kind]) else _as(kind, text, parts)
         except ValueError as error:
             refused.append(str(error))
         except TypeError:  # what cannot be written: functions, tensors
@@ -208,8 +209,6 @@ def _as(kind: Any, text: str, parts: Mapping[str, type]) -> Any:
         return _number(kind, text)
     elif kind is str:
         return text[1:-1].replace("''", "'") if len(text) > 1 and text[0] == text[-1] == "'" else text
-    elif fitting := {n: cls for n, cls in parts.items() if isinstance(kind, type) and kind in cls.__mro__}:
-        return _part(text, fitting, parts)
     else:
         raise TypeError(kind)
     raise ValueError(WORDS[kind])
@@ -234,6 +233,18 @@ def _part(text: str, fitting: Mapping[str, type], parts: Mapping[str, type]) -> 
         raise ValueError(_one_of(fitting, text if call is None else call[1]))
     cls = fitting[call[1]]
     return cls(**_arguments(cls, call[1], _pieces(call[2] or ""), settings_of(cls), parts))
+
+
+def _any_fits(parts: Iterable[type], kinds: Iterable[Any]) -> bool:
+    """Whether any of the parts is of any of the kinds: of that class, or called with as many arguments."""
+
+    def fits(part: type, kind: Any) -> bool:
+        if get_origin(kind) is not Callable:
+            return isinstance(kind, type) and kind in part.__mro__
+        call = part.__dict__.get("__call__")
+        return call is not None and len(inspect.signature(call).parameters) - 1 == len(get_args(kind)[0])
+
+    return any(fits(part, kind) for part in parts for kind in kinds)
 
 
 def _one_of(options: Mapping[str, Any], text: str) -> str:
