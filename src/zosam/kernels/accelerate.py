@@ -39,6 +39,7 @@ def accelerate(
     if isinstance(model, DataParallel | DistributedDataParallel):
         name = type(model).__name__
         raise TypeError(f"accelerate takes the model inside of {name}: accelerate(model.module, ...), before or after")
+    _refuse_compiled(model)
     _check(choices)
     restore(model)
     lib = library.load()
@@ -68,6 +69,16 @@ def choices(model: nn.Module) -> dict[str, Choices]:
     By part of the model and region of that part: the layers that stay dense inside, or None if torch runs it all.
     """
     return {part: dict(regions) for part, regions in _chosen.get(model, {}).items()}
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    """torch.compile follows the plain code: it would never call the kernels."""
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise TypeError(
+                f"{name or 'this model'} is compiled, and torch.compile would run it dense: give accelerate the model"
+                " without it (the one that torch.compile was given, or before model.compile()), and train that one"
+            )
 
 
 def _check(choices: dict[str, Choices] | None) -> None:

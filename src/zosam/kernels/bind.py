@@ -75,7 +75,7 @@ class Binder:
             order += [Slot("arrival", i), *(Slot("stride", i, axis) for axis in range(4))]
         order += [Slot("departure", i) for i in range(departures)]
         order += [Slot(kind, i) for kind in ("parameter", *["gradient"] * gradients) for i in range(len(self.keys))]
-        self.script = Script(self.memory.lib, self.memory.images, order)
+        self.script = Script(self.memory.lib, self.memory.layers, self.memory.images, order)
 
     def _write(self, op: Op | BackOp, backwards: int) -> None:
         name = re.sub("(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()  # ConvBack: _conv_back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -83,6 +84,7 @@ class KernelRegion:
         self.keys = [(m, name) for m in self.modules for name, _ in m.named_parameters(recurse=False)]
         self.norms = [m for m in self.modules if isinstance(m, nn.BatchNorm2d)]
         self.lock = threading.RLock()
+        self.warned = False
         self.programs: OrderedDict[Any, Program] = OrderedDict()
 
     def geometry(self, shapes: Sequence[torch.Size]) -> tuple[int, list[tuple[int, int, int]]]:
@@ -113,8 +115,12 @@ class KernelRegion:
         """Outputs, and what holds the activations; `wanted`: which inputs need a gradient; None: no backward."""
         with self.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
             holder = Holder(self._program(inputs, wanted))
+            script = holder.lease.forward
+            stray = script.follow(parameters)
+            if stray is not None:
+                raise Unsupported(self._stray(script.layers[stray].pattern.module))
             outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.outputs])
-            holder.lease.forward.make(Run(inputs, outputs, parameters))
+            script.make(Run(inputs, outputs, parameters))
         return outputs, holder
 
     def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
@@ -131,6 +137,20 @@ class KernelRegion:
                 self.programs.popitem(last=False)
         self.programs.move_to_end(key)
         return program
+
+    def _stray(self, module: nn.Module) -> str:
+        """Why a layer does not run on the kernels now; said once if weights do not fit their mask."""
+        if self.layers.mask(module) is None:
+            return "a mask that was let go"
+        if not self.warned:
+            self.warned = True
+            name = self.layers.names.get(module, "")
+            warnings.warn(
+                f"{name}: weights that its mask prunes are not zero, so the model runs as before, dense, until they"
+                " are. Load weights before masks, or multiply them by their masks",
+                RuntimeWarning, stacklevel=9,
+            )  # fmt: skip
+        return "weights that do not fit their mask"
 
     def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The parameters, dense in memory; Unsupported is raised unless the kernels can take them and these inputs."""
@@ -205,6 +225,7 @@ class _RegionFunction(torch.autograd.Function):
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
             script = lease.backward(owner.layers.dense_gradient())
+            script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))
         return (None, None, *of_inputs, *own)

@@ -10,6 +10,7 @@ with stride 2 the input pixels fall into four parities that see different weight
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from zosam.optim.active import masks_of
 
 from .library import Index, Library, Shape
 
@@ -136,31 +139,40 @@ class Masks(Protocol):
     masks: dict[str, Tensor]
 
 
+NOT_SEEN: tuple[Callable[[], Tensor | None], int, int] = (lambda: None, -1, 0)
+
+
 class Pattern:
     """The index of one layer on one input size, for the mask and the layout of the weight that it was made for."""
 
     def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry) -> None:
-        self.geometry, self.lanes = geometry, layers.lib.lanes
-        self.name, self.fixed = layers.names.get(module, ""), layers.fixed_mask(module)
-        self.masks = layers.sparse.masks if layers.sparse and self.fixed is None else {}
+        self.module, self.geometry, self.lanes = module, geometry, layers.lib.lanes
+        self.sparse = layers.mask(module) is not None
         self.index: LayerIndex | None = None
+        self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
 
     def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex:
         """Index this mask."""
         g = self.geometry
         self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
         active = torch.ones(g.outputs, g.inputs, g.kernel, g.kernel, dtype=torch.bool) if mask is None else mask
-        self.index = LayerIndex(g, active, strides, self.lanes)
+        self.index, self.seen = LayerIndex(g, active, strides, self.lanes), NOT_SEEN
         return self.index
 
 
 class Layers:
-    """Finds the mask of a layer and keeps one pattern per layer and input size."""
+    """Finds the mask of a layer and keeps one pattern per layer and input size.
+
+    A mask belongs to its weight (`zosam.optim.active`). Masks that are kept nowhere but in the object that was given
+    are found by the name of their weight.
+    """
 
     def __init__(self, lib: Library, model: nn.Module, sparse: Masks | None) -> None:
         self.lib, self.sparse = lib, sparse
+        self.given: Mapping[str, Tensor] = {} if sparse is None else sparse.masks
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.names = {m: names.get(id(getattr(m, "weight", None)), "") for m in model.modules()}
+        self.names = {m: names.get(id(m._parameters.get("weight")), "") for m in model.modules()}
+        self.kept: set[nn.Module] = set()  # whose mask was seen to belong to the weight
         self._patterns: dict[tuple[nn.Module, Geometry], Pattern] = {}
 
     def plane(self, height: int, width: int) -> int:
@@ -168,18 +180,25 @@ class Layers:
 
     def mask(self, module: nn.Module) -> Tensor | None:
         """The mask of a layer's weight; None means every weight is active."""
-        fixed = self.fixed_mask(module)
-        if fixed is not None or self.sparse is None:
-            return fixed
-        return self.sparse.masks.get(self.names.get(module, ""))
+        return self.masks([module])[0]
 
-    def fixed_mask(self, module: nn.Module) -> Tensor | None:
-        """The mask that a layer of our own brings (plan.Selection)."""
-        active = module.__dict__.get("active")
-        return active if isinstance(active, Tensor) else None
+    def masks(self, modules: Sequence[nn.Module]) -> list[Tensor | None]:
+        """The masks of layers, as they are now."""
+        weights = [m._parameters.get("weight") for m in modules]
+        kept = masks_of([w for w in weights if w is not None])
+        found: list[Tensor | None] = []
+        for module, weight in zip(modules, weights, strict=True):
+            mask = None if weight is None else kept.get(weight)
+            if mask is not None:
+                self.kept.add(module)
+            elif module not in self.kept:  # else it was let go
+                own = module.__dict__.get("active")  # of a layer of our own, plan.Selection
+                mask = own if isinstance(own, Tensor) else self.given.get(self.names.get(module, ""))
+            found.append(mask)
+        return found
 
     def any_sparse(self) -> bool:
-        return any(self.mask(module) is not None for module in self.names)
+        return any(mask is not None for mask in self.masks(list(self.names)))
 
     def density(self, module: nn.Module) -> float:
         mask = self.mask(module)
@@ -192,4 +211,6 @@ class Layers:
 
     def pattern(self, module: nn.Module, geometry: Geometry) -> Pattern:
         """The pattern of a layer, the same one for all programs."""
-        return self._patterns.setdefault((module, geometry), Pattern(self, module, geometry))
+        if (module, geometry) not in self._patterns:
+            self._patterns[module, geometry] = Pattern(self, module, geometry)
+        return self._patterns[module, geometry]

@@ -1102,6 +1102,26 @@ static int layer_norm(const LayerNorm *b, int64_t threads) {
     return failed;
 }
 
+/* ---- weights that are not where the mask says -------------------------------------------------------- */
+
+/* For each layer four numbers: its weight, how many there are, where its active ones lie, how many those are.
+ * Returns the first layer that has a weight other than zero among the rest, -1 if none has. */
+EXPORT int64_t zk_strays(const int64_t *layers, int64_t count) {
+    for (int64_t layer = 0; layer < count; layer++) {
+        const float *weight = (const float *)(intptr_t)layers[4 * layer];
+        const int32_t *pick = (const int32_t *)(intptr_t)layers[4 * layer + 2];
+        int64_t size = layers[4 * layer + 1], active = layers[4 * layer + 3], inside = 0, all = 0;
+        for (int64_t i = 0; i < active; i++) inside += weight[pick[i]] != 0;
+        for (int64_t from = 0; from < size; from += 1 << 20) { /* so that 32 bits hold a sum, and vectors are full */
+            int32_t some = 0, rest = (int32_t)(size - from < 1 << 20 ? size - from : 1 << 20);
+            for (int32_t i = 0; i < rest; i++) some += weight[from + i] != 0;
+            all += some;
+        }
+        if (all != inside) return layer;
+    }
+    return -1;
+}
+
 /* ---- many calls as one ------------------------------------------------------------------------------ */
 
 enum { CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM };

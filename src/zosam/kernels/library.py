@@ -63,6 +63,7 @@ class Library:
         self.c.zk_variant.restype = ctypes.c_char_p
         self.c.zk_calls.argtypes = [Pointer, Integer]
         self.c.zk_use_team.argtypes = [Pointer, Pointer]
+        self.c.zk_strays.argtypes, self.c.zk_strays.restype = [Pointer, Integer], Integer
         self.team = torchs_team()
         self.c.zk_use_team(*self.team)
         self.lanes = int(self.c.zk_lanes())

@@ -7,15 +7,17 @@ gradients lie) has slots in that list or in the structures that it points to.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from ctypes import Array, Structure, addressof, c_int64
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from .index import LayerIndex, Pattern
+from .index import NOT_SEEN, LayerIndex, Layers, Pattern
 from .library import Library, Shape
 
 
@@ -66,6 +68,7 @@ class Script:
     """The calls of one program on one piece of memory."""
 
     lib: Library
+    all_layers: Layers
     images: int
     order: list[Slot]
     words: list[int] = field(default_factory=list)
@@ -120,8 +123,7 @@ class Script:
     # --- running -----------------------------------------------------------------------------------------------------
 
     def make(self, run: Run) -> None:
-        """All calls, in order."""
-        self._follow(run.parameters)
+        """All calls, in order; `follow` comes first."""
         counted = self._look_at_norms()
         values = run.values()
         for slots, value, last in zip(self.slots, values, self.last, strict=True):
@@ -137,11 +139,19 @@ class Script:
         if counted:
             torch._foreach_add_(counted, 1)
 
-    def _follow(self, parameters: Sequence[Tensor]) -> None:
-        """Renew the index of every layer whose mask has changed, or whose weight lies otherwise."""
-        for layer in self.layers:
+    def follow(self, parameters: Sequence[Tensor]) -> int | None:
+        """Renew the index of every layer whose mask has changed, or whose weight lies otherwise.
+
+        Returns the place of a layer that must not run on the kernels now: its mask was let go, or does not fit its
+        weight. Weights are looked through only if they have changed since.
+        """
+        suspects: list[LayerCall] = []
+        words = array("q")
+        masks = self.all_layers.masks([layer.pattern.module for layer in self.layers])
+        for place, (layer, mask) in enumerate(zip(self.layers, masks, strict=True)):
             pattern, index = layer.pattern, layer.pattern.index
-            mask = pattern.masks.get(pattern.name, pattern.fixed)
+            if pattern.sparse and mask is None:
+                return place
             strides = layer.strides if layer.weight is None else parameters[layer.weight].stride()
             if (
                 index is None
@@ -155,8 +165,23 @@ class Script:
                 layer.shape = shape = Shape.from_buffer_copy(index.shape)
                 shape.images = self.images
                 structures = (shape, index.forward, index.transposed, index.counts)
-                for place, structure in zip(layer.at, structures, strict=False):
-                    self.list[place] = addressof(structure)
+                for at, structure in zip(layer.at, structures, strict=False):
+                    self.list[at] = addressof(structure)
+            if layer.weight is not None and mask is not None:
+                weight, own = parameters[layer.weight], pattern.module._parameters["weight"]
+                assert own is not None
+                version, address = -1 if own.is_inference() else own._version, weight.data_ptr()
+                if pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0:
+                    suspects.append(layer)
+                    words.extend((address, weight.numel(), index.forward.pick, index.active))
+                    pattern.seen = (ref(own), version, address)
+        if suspects:
+            stray = int(self.lib.c.zk_strays(words.buffer_info()[0], len(suspects)))
+            if stray >= 0:
+                for layer in suspects:
+                    layer.pattern.seen = NOT_SEEN
+                return self.layers.index(suspects[stray])
+        return None
 
     def _look_at_norms(self) -> list[Tensor]:
         """How each batch norm works in this pass, as nn.BatchNorm2d decides it; the counters that it moves."""
