@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from zosam.kernels import accelerate, library, report, restore
+from zosam.kernels import accelerate, library, measure, report, restore
 from zosam.lab.models import digits_net
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import RigL
@@ -257,7 +258,7 @@ def test_parts_of_a_model_that_cannot_be_traced(always: None, masks: Any) -> Non
 
 def test_without_kernels_everything_runs_dense_and_says_so(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sparse, x = build(masks)
-    monkeypatch.setattr(library.build, "find_library", lambda: (None, "no C compiler"))
+    monkeypatch.setattr(library, "find", lambda: (None, ["no C compiler"]))
     library.load.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="everything runs dense"):
@@ -366,3 +367,38 @@ def test_tensors_that_stand_for_others_run_as_before(always: None, masks: Any) -
     del model[0].weight
     model[0].register_parameter("weight", nn.Parameter(weight))
     close(model(x), expected)
+
+
+class Layouts(TorchDispatchMode):
+    """Notes whether a convolution of torch is given channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
+            for x in args:
+                if isinstance(x, Tensor) and x.dim() == 4 and not x.is_contiguous():
+                    self.last.append(tuple(x.shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("delicate", [nn.Conv2d(6, 10, 1, 2), nn.Conv2d(6, 6, 3, padding=2, dilation=2)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_torch_is_handed_the_layout_that_the_user_gave(
+    always: None, masks: Any, monkeypatch: pytest.MonkeyPatch, delicate: nn.Conv2d, dense: bool
+) -> None:
+    """Some convolutions write past their memory in channels_last: 1 x 1 with stride 2 and odd channels; dilated."""
+    if dense:  # layers that torch computes inside a region
+        monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
+    torch.manual_seed(0)
+    first = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 1, 2)]
+    model = nn.Sequential(*first, nn.Tanh(), delicate, nn.Tanh(), nn.Conv2d(delicate.out_channels, 6, 3), nn.ReLU())
+    x = torch.randn(9, 3, 16, 16, requires_grad=True)
+    sparse = masks(model, 0.5)
+    with Layouts() as seen:
+        accelerate(model, sparse, x)
+        assert sparse_way(model) or dense
+        model(x).square().sum().backward()
+    assert not seen.last

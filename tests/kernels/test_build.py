@@ -1,11 +1,14 @@
-"""One source, several builds, found by hash; a machine without a compiler is told what is missing."""
+"""One source, several builds, found by hash; what is damaged, strange or open to others is never loaded."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,15 +16,43 @@ import pytest
 from zosam.kernels import build, doctor, library
 
 
-def test_every_variant_compiles_and_says_its_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def found() -> tuple[Path | None, str]:
+    """The first library to try, or why there is none."""
+    reasons: list[str] = []
+    for one in build.libraries(reasons):
+        return one
+    return None, "; ".join(reasons)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZOSAM_LIBRARY", raising=False)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and nothing shipped."""
     if build.compiler() is None:
         pytest.skip("no C compiler")
-    path = build.compile_library("portable", tmp_path)
+    monkeypatch.setenv("ZOSAM_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "SHIPPED", tmp_path / "none")
+    monkeypatch.setattr(build, "variants", lambda: ["portable"])
+    return tmp_path / "kernels"
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A small source in the place of the kernels, for tests that build again and again."""
+    source = tmp_path / "kernels.c"
+    source.write_text('__attribute__((visibility("default"))) long zk_lanes(void) { return 4; }\n')
+    monkeypatch.setattr(build, "SOURCE", source)
+
+
+def test_every_variant_compiles_and_says_its_width(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build.compile_library("portable", cache)
     assert path.name == build.file_name("portable")
     assert ctypes.CDLL(str(path)).zk_lanes() == 4
-    monkeypatch.setattr(build, "SHIPPED", tmp_path)
-    monkeypatch.setattr(build, "variants", lambda: ["portable"])
-    assert build.find_library() == (path, "shipped")
+    monkeypatch.setattr(build, "SHIPPED", cache)
+    assert found() == (path, "shipped")
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -34,59 +65,149 @@ def test_the_widest_build_uses_the_widest_registers(compiler: str) -> None:
     assert assembly.count("%zmm") > 1000
 
 
-def test_a_built_library_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOSAM_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "SHIPPED", tmp_path / "none")
-    monkeypatch.setattr(build, "variants", lambda: ["portable"])
-    (tmp_path / build.file_name("portable")).touch()
-    assert build.find_library() == (tmp_path / build.file_name("portable"), "built")
+def test_a_built_library_is_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, tmp_path)
+    path, origin = found()
+    assert (path, origin) == (cache / build.file_name("portable"), "built")
+    monkeypatch.setattr(build, "compile_library", lambda *_: pytest.fail("built again"))
+    assert found() == (path, "built")
+
+
+LOAD = """
+import ctypes, sys
+from pathlib import Path
+from zosam.kernels import build
+build.SOURCE, build.SHIPPED, build.variants = Path(sys.argv[1]), Path("none"), lambda: ["portable"]
+reasons = []
+path, _ = next(build.libraries(reasons))
+print(ctypes.CDLL(str(path)).zk_lanes(), len(reasons))
+"""
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "one byte", "no checksum", "other checksum"])
+def test_a_damaged_library_is_built_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Half a library maps well, and ends the process by SIGBUS as it is loaded."""
+    quick(monkeypatch, tmp_path)
+    path, _ = found()
+    assert path is not None
+    content, beside = path.read_bytes(), Path(f"{path}.sha256")
+    if damage == "cut short":
+        os.truncate(path, len(content) // 2)
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "one byte":
+        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    elif damage == "no checksum":
+        beside.unlink()
+    else:
+        beside.write_text("0" * 64)
+    command = [sys.executable, "-c", LOAD, str(build.SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stdout.split()) == (0, ["4", "1"]), done.stderr
+    assert path.read_bytes() == content
+    assert found() == (path, "built")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize("where", ["file", "folder", "above"])
+def test_what_others_may_write_is_not_loaded(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    quick(monkeypatch, tmp_path)
+    path, _ = found()
+    assert path is not None
+    place = {"file": path, "folder": cache, "above": tmp_path}[where]
+    place.chmod(0o777)
+    again, reason = found()
+    if where == "file":  # a new one takes its place
+        assert again == path
+        assert not path.stat().st_mode & 0o022
+    else:
+        assert again is None
+        assert f"others may write to {place}" in reason
+        assert "ZOSAM_CACHE" in reason
+    if where == "above":
+        place.chmod(0o1777)  # where nobody can rename what is not theirs, as in /tmp
+        assert found() == (path, "built")
+
+
+def test_a_compiler_that_hangs_is_given_up(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text('#!/bin/sh\nsleep 600 & echo $! > "$0.child"\nwait\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    monkeypatch.setattr(build, "PATIENCE", 1.0)
+    began = time.monotonic()
+    path, reason = found()
+    assert path is None
+    assert "has not come back" in reason
+    assert time.monotonic() - began < 20
+    child = int((tmp_path / "slow.child").read_text())
+    for _ in range(100):  # its children end with it
+        if not Path(f"/proc/{child}").exists() or "(zombie)" in Path(f"/proc/{child}/status").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("a child of the compiler goes on")
 
 
 def test_a_given_library_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOSAM_LIBRARY", str(tmp_path / "own.so"))
-    assert build.find_library() == (tmp_path / "own.so", "given")
+    assert found() == (tmp_path / "own.so", "given")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ZOSAM_LIBRARY", raising=False)
-
-
-def test_no_compiler_is_a_reason_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOSAM_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "SHIPPED", tmp_path / "none")
+def test_no_compiler_is_a_reason_not_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "compiler", lambda: None)
-    path, reason = build.find_library()
+    path, reason = found()
     assert path is None
     assert "compiler" in reason
 
 
-def test_a_source_that_does_not_compile_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if build.compiler() is None:
-        pytest.skip("no C compiler")
-    broken = tmp_path / "kernels.c"
-    broken.write_text("this is not C")
-    monkeypatch.setattr(build, "SOURCE", broken)
-    monkeypatch.setattr(build, "SHIPPED", tmp_path / "none")
-    monkeypatch.setenv("ZOSAM_CACHE", str(tmp_path / "cache"))
-    path, reason = build.find_library()
+def test_a_source_that_does_not_compile_is_a_reason(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels.c").write_text("this is not C")
+    monkeypatch.setattr(build, "SOURCE", tmp_path / "kernels.c")
+    path, reason = found()
     assert path is None
     assert "error" in reason
-    assert not list((tmp_path / "cache").glob("*.so"))
+    assert not list(cache.iterdir())
 
 
-def test_a_library_of_something_else_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one that was built from an older source."""
+def other(tmp_path: Path) -> Path:
+    """A library of something else, such as an older source."""
     compiler = build.compiler()
     if compiler is None:
         pytest.skip("no C compiler")
     (tmp_path / "other.c").write_text("long zk_lanes(void) { return 8; }")
     subprocess.run([compiler, "-shared", "-fPIC", "other.c", "-o", "other.so"], cwd=tmp_path, check=True)
-    monkeypatch.setenv("ZOSAM_LIBRARY", str(tmp_path / "other.so"))
+    return tmp_path / "other.so"
+
+
+def test_a_library_of_something_else_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOSAM_LIBRARY", str(other(tmp_path)))
+    lib, reasons = library.find.__wrapped__()
+    assert lib is None
+    assert "other.so is no library of these kernels" in reasons[0]
+    monkeypatch.setattr(library, "find", lambda: (lib, reasons))
     with pytest.warns(RuntimeWarning, match="runs dense"):
         assert library.load.__wrapped__() is None
-    monkeypatch.setattr(library, "load", lambda: None)
     assert any("other.so" in line for line in doctor())
+
+
+def test_a_library_that_does_not_load_is_passed_over(cache: Path, tmp_path: Path) -> None:
+    """Such as a shipped one that wants a newer libc: the next one is built."""
+    wrong = other(tmp_path).read_bytes()
+    build.SHIPPED.mkdir()
+    shipped = build.SHIPPED / build.file_name("portable")
+    shipped.write_bytes(wrong)
+    Path(f"{shipped}.sha256").write_text(build.hashlib.sha256(wrong).hexdigest())
+    lib, reasons = library.find.__wrapped__()
+    assert lib is not None
+    assert lib.origin == "built"
+    assert len(reasons) == 1
 
 
 def test_the_doctor_tells_what_will_run() -> None:

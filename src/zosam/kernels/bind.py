@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from . import library
-from .index import Geometry
+from .index import Geometry, layout_for
 from .library import BATCH_NORM_BACKWARD, BATCH_NORM_FORWARD, CONV_BACKWARD, CONV_FORWARD, LAYER_NORM, MOVE, SWEEP
 from .memory import Memory
 from .plan import (
@@ -33,28 +33,19 @@ from .plan import (
 from .script import THREADS, LayerCall, Run, Script, Slot
 
 Key = tuple[nn.Module, str]
-LAST = torch.channels_last
-
-
-def layout_for(g: Geometry) -> torch.memory_format:
-    """The layout for torch's own convolution: channels_last, save for odd channel counts.
-
-    There the weight gradient of torch 2.13 (oneDNN, 1 x 1, stride 2, 6 -> 10 channels) writes past its memory.
-    """
-    return LAST if g.inputs % 8 == 0 == g.outputs % 8 else torch.contiguous_format
 
 
 class Binder:
-    """Writes scripts for one piece of memory; `keys` are the parameters in the order of a run."""
+    """Writes scripts for one piece of memory; `keys`: the parameters in the order of a run, `layout`: that of outputs."""
 
-    def __init__(self, memory: Memory, keys: Sequence[Key]) -> None:
-        self.memory = memory
+    def __init__(self, memory: Memory, keys: Sequence[Key], layout: torch.memory_format) -> None:
+        self.memory, self.layout = memory, layout
         self.keys = {key: i for i, key in enumerate(keys)}
 
     def forward(self, program: Forward, inputs: int, outputs: int) -> Script:
         """The calls of a forward program; every other one walks the batch from its end, where the cache is warm."""
         self._open(inputs, outputs, gradients=False)
-        self.departures: list[tuple[tuple[int, ...], torch.memory_format]] = [((), LAST)] * outputs
+        self.departures: list[tuple[tuple[int, ...], torch.memory_format]] = [((), self.layout)] * outputs
         self.keepdim = program.keepdim
         for turn, op in enumerate(program.ops):
             self._write(op, turn % 2)
@@ -63,7 +54,7 @@ class Binder:
     def backward(self, ops: Sequence[BackOp], inputs: int, outputs: int, dense_gradient: bool) -> Script:
         """The calls of a backward program; with `dense_gradient`, weights that are pruned get theirs too."""
         self._open(outputs, inputs, gradients=True)
-        self.departures = [((), LAST)] * inputs
+        self.departures = [((), self.layout)] * inputs
         self.dense_gradient = dense_gradient
         for turn, op in enumerate(ops):
             self._write(op, turn % 2)
@@ -106,8 +97,8 @@ class Binder:
 
     def _leave(self, op: Leave, backwards: int) -> None:
         size = self._size(op.source)
-        self.departures[op.position] = size[:4], LAST
-        strides = torch.empty(size[:4], memory_format=LAST, device="meta").stride()
+        self.departures[op.position] = size[:4], self.layout
+        strides = torch.empty(size[:4], memory_format=self.layout, device="meta").stride()
         self.script.add(MOVE, self.memory.at(op.source), Slot("departure", op.position), *size, *strides, 0, THREADS)
 
     # --- forward -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The compiled kernels: shipped with the package, or built once from the C source and kept in a cache.
 
-Three builds of one source differ in vector width only. The widest one that this CPU runs is taken. Without a
-shipped library and without a compiler there is none, and the library runs dense.
+Three builds of one source differ in vector width only. The widest one that this CPU runs is taken. A library is loaded
+only if its checksum, in a file beside it, is right, and from no folder that somebody else may write to.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
+import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+from zosam import files
 from zosam.machine import cache_folder, cpu_flags
 
 SOURCE = Path(__file__).with_name("kernels.c")
 SHIPPED = Path(__file__).with_name("lib")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 LINK = ("-shared", "-fPIC", "-pthread")
+PATIENCE = 60.0  # seconds for the compiler, which takes about five
 
 _V3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -34,10 +39,10 @@ def variants() -> list[str]:
     return [*wide, *(["x86-64-v3"] if flags >= _V3 else []), "portable"]
 
 
-def file_name(variant: str) -> str:
+def file_name(variant: str, machine: str = "") -> str:
     """The library of one build; its name carries the hash of source and flags, so no stale one is ever loaded."""
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS + LINK).encode()).hexdigest()[:12]
-    return f"zosam-{variant}-{platform.machine().lower()}-{digest}.so"
+    return f"zosam-{variant}-{machine or platform.machine().lower()}-{digest}.so"
 
 
 def compiler() -> str | None:
@@ -48,25 +53,21 @@ def compiler() -> str | None:
     return None
 
 
-def compile_library(variant: str, folder: Path, extra: tuple[str, ...] = ()) -> Path:
-    """Build one variant into `folder`; the file appears whole or not at all."""
+def compile_library(variant: str, folder: Path, extra: tuple[str, ...] = (), machine: str = "") -> Path:
+    """Build one variant into `folder`, with its checksum; what appears there is whole and on the disk."""
     cc = compiler()
     if cc is None:
         raise FileNotFoundError("no C compiler: set CC, or install gcc or clang")
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / file_name(variant)
     march = () if variant == "portable" else (f"-march={variant}",)
-    handle, name = tempfile.mkstemp(suffix=".so", dir=folder)
-    os.close(handle)
-    try:
-        command = [cc, *FLAGS, *march, *extra, *LINK, str(SOURCE), "-o", name, "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stderr.strip()}")
-        Path(name).chmod(0o755)
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as aside:
+        made = Path(aside) / "kernels.so"
+        _run([cc, *FLAGS, *march, *extra, *LINK, str(SOURCE), "-o", str(made), "-lm"])
+        content = made.read_bytes()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target = folder / file_name(variant, machine)
+    files.write(target, content)
+    target.chmod(0o755)
+    files.write(_checksum_file(target), hashlib.sha256(content).hexdigest().encode())
     return target
 
 
@@ -76,21 +77,85 @@ def build_shipped(folder: Path = SHIPPED) -> list[Path]:
     return [compile_library(name, folder) for name in ([*(["x86-64-v4", "x86-64-v3"] if x86 else []), "portable"])]
 
 
-def find_library() -> tuple[Path | None, str]:
-    """The library to load and where it comes from: (path, "given" | "shipped" | "built"), or (None, the reason).
+def libraries(reasons: list[str]) -> Iterator[tuple[Path, str]]:
+    """Libraries to try, best first, with where they come from: given, shipped or built.
 
-    `ZOSAM_LIBRARY` names one to take instead of looking.
+    `ZOSAM_LIBRARY` names one to take instead of looking. Why others are left out is added to `reasons`. The last one is
+    built when it is asked for.
     """
     given = os.environ.get("ZOSAM_LIBRARY")
     if given:
-        return Path(given), "given"
-    names = variants()
-    for folder, origin in ((SHIPPED, "shipped"), (cache_folder(), "built")):
-        for variant in names:
-            path = folder / file_name(variant)
+        yield Path(given), "given"
+        return
+    cache = cache_folder() / "kernels"
+    for folder, origin in ((SHIPPED, "shipped"), (cache, "built")):
+        for path in (folder / file_name(variant) for variant in variants()):
             if path.is_file():
-                return path, origin
+                reason = _damage(path) or (_open_to_others(path) if origin == "built" else "")
+                if reason:
+                    reasons.append(reason)
+                else:
+                    yield path, origin
     try:
-        return compile_library(names[0], cache_folder()), "built"
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        reason = _open_to_others(cache / "new")
+        if reason:
+            reasons.append(reason)
+        else:
+            yield compile_library(variants()[0], cache), "built"
     except (OSError, RuntimeError) as error:
-        return None, str(error)
+        reasons.append(str(error))
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with a library that lies there: loading half a file ends the process."""
+    try:
+        right = hashlib.sha256(path.read_bytes()).hexdigest() == _checksum_file(path).read_text().strip()
+        return "" if right else f"{path} is damaged"
+    except OSError as error:
+        return f"{path} is damaged ({error.strerror or error})"
+
+
+def _open_to_others(path: Path) -> str:
+    """Why somebody other than root could put another file in this one's place; empty if nobody could."""
+    if os.name != "posix":
+        return ""
+    folder = path.parent.resolve()
+    for place in (path, folder, *folder.parents):
+        if not place.exists():
+            continue
+        status = place.stat()
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if place in folder.parents:  # there a sticky bit is enough, and so is a group of one's own
+            if status.st_mode & stat.S_ISVTX:
+                shared = 0
+            elif status.st_gid == os.getegid():
+                shared &= stat.S_IWOTH
+        if shared or status.st_uid not in (0, os.geteuid()):
+            return f"others may write to {place}: `chmod go-w` it, or set ZOSAM_CACHE to a folder of your own"
+    return ""
+
+
+def _checksum_file(library: Path) -> Path:
+    return library.with_name(f"{library.name}.sha256")
+
+
+def _run(command: list[str]) -> None:
+    """Run the compiler, and end it with all its children if it does not come back."""
+    own = {"start_new_session": True} if os.name == "posix" else {}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, **own)  # type: ignore[call-overload]
+        try:
+            process.wait(PATIENCE)
+        except BaseException as error:
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise RuntimeError(f"{command[0]} has not come back for {PATIENCE:.0f} s and was ended") from None
+            raise
+        said.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{said.read().decode(errors='replace').strip()}")

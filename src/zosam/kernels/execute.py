@@ -38,7 +38,7 @@ class Lease:
     def __init__(self, program: Program) -> None:
         self.program = program
         memory = Memory(program.owner.lib, program.owner.layers, program.forward, program.images, program.adjoint)
-        self.binder = Binder(memory, program.owner.keys)
+        self.binder = Binder(memory, program.owner.keys, program.layout)
         self.edges = len(program.owner.region.inputs), len(program.owner.region.outputs)
         self.forward = self.binder.forward(program.forward, *self.edges)
         self.outputs = self.binder.departures
@@ -66,9 +66,11 @@ class Holder:
 class Program:
     """A lowered region for one input size, with or without its adjoint."""
 
-    def __init__(self, owner: KernelRegion, shapes: Sequence[torch.Size], wanted: tuple[bool, ...] | None) -> None:
+    def __init__(self, owner: KernelRegion, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> None:
         self.owner = owner
-        self.images, sizes = owner.geometry(shapes)
+        self.layout = torch.channels_last if _is_last(inputs[0]) else torch.contiguous_format
+        self.images = inputs[0].shape[0]
+        sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in inputs]
         self.forward = Lowering(owner.region, sizes, owner.dense).lower()
         self.adjoint = None if wanted is None else Adjoint(self.forward, wanted).build()
         self.free: list[Lease] = []
@@ -87,16 +89,11 @@ class KernelRegion:
         self.warned = False
         self.programs: OrderedDict[Any, Program] = OrderedDict()
 
-    def geometry(self, shapes: Sequence[torch.Size]) -> tuple[int, list[tuple[int, int, int]]]:
-        """Images, and (channels, height, width) per input."""
-        if not self.image:
-            return -(-shapes[0][:-1].numel() // ROWS), [(s[-1], HIGH, WIDE) for s in shapes]
-        return shapes[0][0], [(s[1], s[2], s[3]) for s in shapes]
-
     def lowered(self, inputs: Sequence[Tensor]) -> tuple[int, Forward]:
         """Images and forward program for these inputs."""
-        images, sizes = self.geometry([x.shape for x in inputs])
-        return images, Lowering(self.region, sizes, self.dense).lower()
+        shaped = inputs if self.image else [_as_image(x) for x in inputs]
+        sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in shaped]
+        return shaped[0].shape[0], Lowering(self.region, sizes, self.dense).lower()
 
     def __call__(self, *inputs: Tensor) -> Any:
         parameters = self.ready(inputs)
@@ -125,12 +122,11 @@ class KernelRegion:
 
     def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
         """The program for these input sizes; the least recently used one makes room."""
-        key = (*[x.shape for x in inputs], wanted)
+        key = (*[x.shape for x in inputs], wanted, _is_last(inputs[0]))
         program = self.programs.get(key)
         if program is None:
-            shapes = [x.shape if self.image else torch.Size((x.shape[0] * ROWS, x.shape[1])) for x in inputs]
             try:
-                program = self.programs[key] = Program(self, shapes, wanted)
+                program = self.programs[key] = Program(self, inputs, wanted)
             except (ValueError, OverflowError) as error:
                 raise Unsupported(str(error)) from error
             while len(self.programs) > KEPT_SIZES:
@@ -178,6 +174,11 @@ class KernelRegion:
                 if norm.training:
                     raise Unsupported("batch norm of one image")
         return parameters
+
+
+def _is_last(x: Tensor) -> bool:
+    """Whether the channels of a pixel lie side by side; so they leave again. Others stay as torch is used to them."""
+    return x.stride(1) == 1 and not x.is_contiguous()
 
 
 def _as_image(x: Tensor) -> Tensor:

@@ -100,33 +100,37 @@ def disabled() -> bool:
 
 
 @lru_cache(maxsize=1)
+def find() -> tuple[Library | None, list[str]]:
+    """The library for this CPU, and why others were passed over."""
+    reasons: list[str] = []
+    if not disabled():
+        for path, origin in build.libraries(reasons):
+            try:
+                return Library(path, origin), reasons
+            except (OSError, AttributeError) as error:  # not a library, or not one of these kernels
+                reasons.append(f"{path} is no library of these kernels ({error})")
+    return None, reasons
+
+
+@lru_cache(maxsize=1)
 def load() -> Library | None:
     """The library for this CPU, or None after one warning that says why everything will run dense."""
-    if disabled():
-        return None
-    path, origin = build.find_library()
-    if path is None:
-        warnings.warn(f"no sparse kernels, so everything runs dense: {origin}", RuntimeWarning, stacklevel=3)
-        return None
-    try:
-        return Library(path, origin)
-    except (OSError, AttributeError) as error:  # not a library, or not one of these kernels
-        warnings.warn(f"no sparse kernels, so everything runs dense: {error}", RuntimeWarning, stacklevel=3)
-        return None
+    lib, reasons = find()
+    if lib is None and not disabled():
+        why = "; ".join(reasons)
+        warnings.warn(f"no sparse kernels, so everything runs dense: {why}", RuntimeWarning, stacklevel=3)
+    return lib
 
 
 def doctor() -> list[str]:
     """What will run here: which build, where it comes from, what is missing otherwise; one line per finding."""
-    lib = load()
+    lib, reasons = find()
     lines = [f"CPU: {cpu_name()}; builds it can run: {', '.join(build.variants())}"]
     if lib is not None:
         lines.append(f"kernels: {lib.variant}, {lib.lanes} images per vector, {lib.origin}: {lib.path}")
-    elif disabled():
-        lines.append("kernels: switched off by ZOSAM_DENSE, so everything runs dense")
     else:
-        path, reason = build.find_library()
-        why = reason if path is None else f"{path} is no library of these kernels"
-        lines.append(f"kernels: none, so everything runs dense: {why}")
+        lines.append("kernels: none, so everything runs dense" + " (ZOSAM_DENSE is set)" * disabled())
+    lines += [f"passed over: {reason}" for reason in reasons]
     lines.append(f"compiler: {build.compiler() or 'none found (set CC, or install gcc or clang)'}")
     lines.append(f"cache: {cache_folder()}")
     whose = "" if lib is None else ", torch's own" if lib.team[0] else ", in a pool beside torch's"
