@@ -36,7 +36,7 @@ Key = tuple[nn.Module, str]
 
 
 class Binder:
-    """Writes scripts for one piece of memory; `keys`: the parameters in the order of a run, `layout`: that of outputs."""
+    """Writes scripts for one piece of memory; `keys` are the parameters as runs give them, `layout` that of outputs."""
 
     def __init__(self, memory: Memory, keys: Sequence[Key], layout: torch.memory_format) -> None:
         self.memory, self.layout = memory, layout
