@@ -1,5 +1,6 @@
 """Measurements of networks, steps and trainings; each is a module of its own, and changes nothing of what it measures.
 
+estimate     means over seeds with their interval, and differences seed by seed
 throughput   speed as a ratio, turn about in one process
 flops        the operations of inference and of a training step, layer by layer
 convergence  epochs, seconds and passes to a target accuracy, and curves over seeds

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from zosam.lab.measure.estimate import difference, estimate, share
 from zosam.lab.paper import recipes
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell, Table
 from zosam.lab.paper.value import values
-from zosam.lab.paper.verdict import Estimate, difference, estimate, share, verdict
+from zosam.lab.paper.verdict import verdict
 
 STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
 
@@ -100,17 +101,12 @@ def _cell(
     note = cell.misprint if cell.run is not None else f"{cell.misprint} The {tier.name} tier has no such run.".strip()
     return {
         "paper": cell.printed,
-        "ours": _number(estimate(mine.values())) if mine else "",
-        "difference": "" if gap is None else f"{_number(gap)} %" if speed else _number(gap, sign=True),
+        "ours": estimate(mine.values()).text() if mine else "",
+        "difference": "" if gap is None else f"{gap.text()} %" if speed else gap.text(sign=True),
         "verdict": verdict(cell, mine, theirs, tier.says),
         "cost": _cost(cell, book, seeds),
         "note": note,
     }
-
-
-def _number(found: Estimate, sign: bool = False) -> str:
-    text = f"{found.mean:+.2f}" if sign else f"{found.mean:.2f}"
-    return text if found.half_width is None else f"{text} ± {found.half_width:.2f}"
 
 
 def _cost(cell: Cell, book: Book, seeds: int) -> str:

@@ -2,55 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from statistics import fmean, stdev
-
-from scipy.special import stdtrit
-
+from zosam.lab.measure.estimate import BySeed, Estimate, difference, estimate, share
 from zosam.lab.paper.printed import parse
 from zosam.lab.paper.recipes import Says
 from zosam.lab.paper.table import MEASURES, Cell
-
-BySeed = Mapping[int, float]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds and half the width of its 95 % interval; one seed alone has no interval."""
-
-    mean: float
-    half_width: float | None
-    n: int
-
-    def holds(self, value: float) -> bool:
-        """Whether a value lies in the interval."""
-        return self.half_width is not None and abs(self.mean - value) <= self.half_width
-
-
-def estimate(values: Iterable[float]) -> Estimate:
-    """Mean and Student's 95 % interval, t · s / √n with n - 1 degrees of freedom."""
-    known = list(values)
-    if not known or not all(map(math.isfinite, known)):
-        raise ValueError(f"an estimate needs one or more finite values, not {known}")
-    n = len(known)
-    half = float(stdtrit(n - 1, 0.975)) * stdev(known) / math.sqrt(n) if n > 1 else None
-    return Estimate(fmean(known), half, n)
-
-
-def difference(ours: BySeed, versus: BySeed) -> Estimate | None:
-    """How much more than the other, seed by seed; None if they share no seed."""
-    return _paired({s: ours[s] - versus[s] for s in ours.keys() & versus.keys()})
-
-
-def share(ours: BySeed, versus: BySeed) -> Estimate | None:
-    """Per cent of the other, seed by seed; None if they share no seed."""
-    return _paired({s: 100 * ours[s] / versus[s] for s in ours.keys() & versus.keys()})
-
-
-def _paired(values: BySeed) -> Estimate | None:
-    return estimate(values.values()) if values else None
 
 
 def verdict(cell: Cell, ours: BySeed, versus: BySeed, says: Says) -> str:
@@ -82,9 +37,9 @@ def verdict(cell: Cell, ours: BySeed, versus: BySeed, says: Says) -> str:
 def _by_direction(printed: int, ours: Estimate | None) -> str:
     if printed == 0 or ours is None:
         return ""
-    if ours.half_width is None or ours.holds(0):
+    if ours.sign == 0:
         return "no difference seen"
-    return "same direction" if (ours.mean > 0) == (printed > 0) else "other direction"
+    return "same direction" if ours.sign == printed else "other direction"
 
 
 def _by_value(cell: Cell, ours: BySeed, versus: BySeed) -> str:
