@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ def summary(thing: object) -> str:
     return doc.partition("\n")[0].rstrip(".")
 
 
+@cache  # to evaluate annotations takes long, and every run that is made asks
 def _signature(function: Callable[..., object]) -> inspect.Signature:
     """With real annotations where they can be had: some name what only a type checker imports."""
     try:

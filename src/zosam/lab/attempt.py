@@ -86,7 +86,13 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
         if stop:
             raise Preempted(f"Stopped by SIGTERM after step {now.done}. The same command goes on from there.")
 
+    def keep_masks() -> None:
+        if what.diagnostics and sparse is not None:
+            team.lead(lambda: save_state(sparse, path / "masks" / f"{now.done:09d}.safetensors"))
+
     notice.patient = True
+    if now.done == 0:
+        keep_masks()
     for epoch in fit(
         network,
         optimizer,
@@ -106,8 +112,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
             epoch |= {"validation_accuracy": held["test_accuracy"], "validation_loss": held["test_loss"]}
         if now.variance is not None:
             epoch |= now.variance.take()
-        if what.diagnostics and sparse is not None:
-            team.lead(lambda: save_state(sparse, path / "masks" / f"{now.done:09d}.safetensors"))
+        keep_masks()
         now.epochs.append({**epoch, "sparsity": 0.0 if sparse is None else sparse.sparsity})
         now.sums.clear()
         save()

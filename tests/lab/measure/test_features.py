@@ -98,6 +98,10 @@ def test_figures_are_json(resnet):
     assert made["tiles"][0] == made["tiles"][1] != made["tiles"][2]
     expected = feature_maps(resnet, X, (31,))[31][1].mean(0)
     assert torch.allclose(torch.tensor(made["tiles"][3][1]), expected, rtol=1e-3)
+    assert made["inputs"][0] == made["inputs"][1] != made["inputs"][2]
+    bird = torch.tensor(made["inputs"][0]).permute(2, 0, 1)
+    assert (bird.min(), bird.max()) == (0, 255)
+    assert torch.equal(bird.flatten().argsort()[-1:], X[0].flatten().argsort()[-1:])  # its brightest point
     bars = figure_concentration(models, X, (3, 31))
     assert bars["groups"] == ["layer 3", "layer 31"]
     assert bars["series"][0]["values"][1] == concentration(feature_maps(resnet, X, (31,))[31])

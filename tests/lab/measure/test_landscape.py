@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from zosam.lab.measure.hessian import top_eigenvalues
 from zosam.lab.measure.landscape import direction, figure_line, figure_surface, line, offsets, surface
+from zosam.lab.measure.sharpness import sharpness
 
 
 def net(seed=0):
@@ -125,6 +127,10 @@ def test_figures_are_json():
     assert [len(panel["loss"]) for panel in made["models"]] == [3, 3, 3]
     assert made["models"][2]["loss"][0] == [None] * 3
     assert made["models"][0]["loss"] == surface(*models["1"][:2], points=3, span=0.5)
+    beside = figure_surface(models, points=3, eigenvalues=2)["models"]
+    assert [panel["sharpness"] for panel in beside[:2]] == [sharpness(*models[name][:2]) for name in "12"]
+    assert [panel["eigenvalues"] for panel in beside[:2]] == [top_eigenvalues(*models[name][:2], 2) for name in "12"]
+    assert "sharpness" not in beside[2]  # a loss that is not finite has no curvature
     lines = figure_line(models, points=3)
     assert lines["kind"] == "lines"
     assert lines["series"][1]["y"] == line(*models["2"][:2], points=3)

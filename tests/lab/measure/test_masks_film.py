@@ -34,6 +34,8 @@ def test_the_film_holds_the_masks():
     for frame, (_, masks) in zip(made["frames"], FRAMES, strict=True):
         for bits, layer in zip(frame["masks"], made["layers"], strict=True):
             assert unpacked(bits, layer["shape"]).tolist() == masks[layer["name"]].int().tolist()
+    assert [frame["moved"] for frame in made["frames"]] == [[0, 0], [2 / 8, 1], pytest.approx([2 / 6, 1])]
+    assert [frame["survived"] for frame in made["frames"]] == [[1, 1], [3 / 4, 0], [2 / 4, 1]]
     assert json.loads(json.dumps(made)) == made
 
 

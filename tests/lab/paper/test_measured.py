@@ -21,7 +21,7 @@ from zosam.lab.run import Run
 BASE = Run(method="rigl:every=5", epochs=2, batch_size=128, diagnostics=True)
 RUNS = {"SGD": dataclasses.replace(BASE, optimizer="sgd"), "ZO-SAM": dataclasses.replace(BASE, optimizer="zosam")}
 SETTINGS = {
-    "surface": {"points": 3, "span": 0.5},
+    "surface": {"points": 3, "span": 0.5, "pictures": 20},
     "features": {"layers": [2, 3], "classes": {"zero": 0, "two": 2}},
     "throughput": {"reference": "SGD"},
 }
@@ -58,9 +58,26 @@ def test_variance_is_that_of_the_records(book):
     assert sgd["x"] == [1, 2]
 
 
-def test_the_film_has_a_frame_for_each_epoch(book):
+def test_the_film_has_a_frame_for_the_beginning_and_for_each_epoch(book):
     film = drawn("masks", book)[0]
-    assert [f["step"] for f in film["frames"]] == [e["step"] for e in book.get(RUNS["SGD"]).epochs]
+    assert [f["step"] for f in film["frames"]] == [0, *(e["step"] for e in book.get(RUNS["SGD"]).epochs)]
+    assert film["frames"][0]["survived"] == [1.0] * len(film["layers"])
+    assert not any(film["frames"][0]["moved"])
+    assert any(film["frames"][1]["moved"])
+
+
+def test_series_say_how_they_are_drawn(book):
+    (variance,) = drawn("variance", book)
+    style = {"arm": "ZO-SAM", "optimizer": "zosam", "sparsity": "90 %"}
+    assert style.items() <= variance["series"][1].items()
+
+
+def test_beside_a_surface_stand_sharpness_and_eigenvalues(book):
+    model = drawn("surface", book)[0]["models"][1]
+    assert (model["arm"], model["sparsity"]) == ("ZO-SAM", "90 %")
+    assert model["sharpness"] > 0
+    assert len(model["eigenvalues"]) == 3
+    assert model["eigenvalues"] == sorted(model["eigenvalues"], reverse=True)
 
 
 def test_corruptions_come_from_notes(book):

@@ -1,13 +1,19 @@
-"""A made-up report: one figure of every kind and two tables, with plain names or with hostile ones."""
+"""Made-up result lines, and a made-up report: a figure of every kind and two tables, with plain or hostile names."""
 
 from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+
+from zosam.lab.report import overview
+from zosam.lab.report.arms import arms_of, settings_of
+from zosam.lab.report.page import Report
+from zosam.lab.run import Run
 
 HOSTILE = (
     "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>",
@@ -17,6 +23,61 @@ HOSTILE = (
     "🧠🔥 $_{x}^{y$ \u2028\u2029\x00",
     "a very long name " * 12,
 )  # fmt: skip
+
+
+GAINS = {"sgd": 0.0, "sam": 0.04, "zosam": 0.0, "msam": 0.015}  # true accuracy above SGD's
+PASSES = {"sgd": (1, 1), "sam": (2, 2), "zosam": (3, 1), "msam": (1, 1)}
+CORRUPTIONS = [*overview.ROBUSTBENCH, "gaussian_blur", "saturate", "spatter", "speckle_noise"]
+
+
+def line(accuracy: float, seconds: float = 60.0, about: dict[str, Any] | None = None, **run: Any) -> dict[str, Any]:
+    """A line of results as `zosam table --save` writes it; `about` goes into its last epoch."""
+    forward, backward = PASSES.get(run.get("optimizer", "zosam").partition(":")[0], (1, 1))
+    epochs, steps = run.setdefault("epochs", 4), 100
+    return {
+        "run": Run(**run).description, "classes": 10, "made_with": {"torch": "2.13.0", "cpu": "AMD EPYC", "threads": 1},
+        "epochs": [{"epoch": e, "step": e * steps, "train_loss": 2.0 / e, "test_loss": 1.0, "sparsity": 0.9,
+                    "test_accuracy": accuracy * e / epochs, "seconds": seconds / epochs,
+                    "forward": float(e * steps * forward), "backward": float(e * steps * backward),
+                    **(about or {} if e == epochs else {})} for e in range(1, epochs + 1)],
+    }  # fmt: skip
+
+
+def lines() -> list[dict[str, Any]]:
+    """Two networks, dense and at two sparsities, four optimizers, three seeds; two lengths, corruptions, trials."""
+    found = []
+    for model in ("resnet20", "resnet32"):
+        for method, sparsity, price in (("dense", 0.0, 4), ("rigl", 0.9, 1), ("rigl", 0.95, 0.7)):
+            for k, optimizer in enumerate(GAINS):
+                for seed in range(3):
+                    noise = 0.002 * ((seed * 7 + k * 3) % 5 - 2)  # not the same for any two optimizers
+                    accuracy = 0.8 - sparsity / 50 + GAINS[optimizer] + noise
+                    run = {"model": model, "data": "cifar10", "method": method, "optimizer": optimizer, "seed": seed}
+                    run |= {"sparsity": sparsity} if sparsity else {}
+                    cost = 20 * price * (PASSES[optimizer][0] + 2 * PASSES[optimizer][1])
+                    found.append(line(accuracy, cost, **run))
+                    if optimizer == "sam" and method == "rigl" and model == "resnet20":
+                        found.append(line(accuracy + 0.01, 2 * cost, **run, epochs=8))
+    for entry in found[-24:]:
+        clean = entry["epochs"][-1]["test_accuracy"]
+        by_severity = [clean - 0.05 * severity for severity in range(1, 6)]
+        entry["corrupted"] = {"pictures": 100, "accuracy": dict.fromkeys(CORRUPTIONS, by_severity)}
+    for optimizer in ("sgd", "sam"):
+        for rho in (0.05, 0.1, 0.2):
+            for decay in (5e-4, 1e-3):
+                run = {"data": "cifar10:validation=5000", "optimizer": optimizer, "rho": rho, "weight_decay": decay}
+                found.append(line(0.7 + rho, about={"validation_accuracy": 0.6 + rho + decay}, **run, seed=100))
+    return found
+
+
+def report(**changed: Any) -> Report:
+    """A report with everything."""
+    settings = settings_of(arms := arms_of(entry for entry in lines() if entry["run"]["seed"] < 100))
+    parts: dict[str, Any] = {
+        "title": "A report", "lead": ["What was found.", "What was run."], "facts": dict(FACTS), "figures": figures(),
+        "cover": overview.tradeoff(arms), "comparisons": overview.comparisons(settings), "tables": tables(),
+    }  # fmt: skip
+    return Report(**{**parts, **changed})
 
 
 def figures() -> list[dict[str, Any]]:
@@ -56,11 +117,13 @@ def figures() -> list[dict[str, Any]]:
         {"name": "landscape", "kind": "surface", "title": "Loss around the trained weights",
          "note": "Two random directions, filter-normalised; one scale for all models.",
          "x": grid, "y": grid, "z": "training loss", "log_z": False,
-         "models": [{"name": "SGD", "loss": bowl(6.0)}, {"name": "SAM", "loss": bowl(2.6)},
+         "models": [{"name": "SGD", "loss": bowl(6.0), "sharpness": 0.4321, "eigenvalues": [31.5, 12.25]},
+                    {"name": "SAM", "loss": bowl(2.6)},
                     {"name": "ZO-SAM", "loss": bowl(2.1)}]},
         {"name": "corruption", "kind": "heat", "title": "Accuracy under corruption",
          "note": "Test accuracy in per cent.",
          "rows": ["RigL", "SET", "SNIP", "MEST"], "columns": corruptions, "value": "accuracy (%)",
+         "reference": 0,
          "panels": [{"name": name, "values": (70 + 8 * draw.random((4, 7)) + 4 * k).round(1).tolist()}
                     for k, name in enumerate(["SGD", "ZO-SAM"])]},
         {"name": "alignment", "kind": "heat", "title": "Change against SGD", "note": "", "rows": ["a", "b"],
@@ -71,11 +134,12 @@ def figures() -> list[dict[str, Any]]:
          "series": [{"name": name, "values": [round(91 + k + 0.3 * g, 2) for g in range(5)],
                      "errors": [0.25] * 5} for k, name in enumerate(["SGD", "SAM", "ZO-SAM"])]},
         {"name": "features", "kind": "tiles", "title": "Feature maps", "note": "First layer, six channels.",
-         "rows": ["SGD", "SAM", "ZO-SAM"], "columns": [f"channel {c}" for c in range(6)], "tiles": tiles},
+         "rows": ["SGD", "SAM", "ZO-SAM"], "columns": [f"channel {c}" for c in range(6)], "tiles": tiles,
+         "inputs": [[[[8 * i, 8 * j, 40 * k] for j in range(16)] for i in range(16)] for k in range(3)]},
         {"name": "masks", "kind": "film", "title": "Masks of RigL", "note": "A crop of each layer.",
          "layers": [{"name": "layer1.conv", "shape": [24, 60]}, {"name": "fc", "shape": [10, 13]}],
-         "frames": [{"step": 100 * k, "label": f"epoch {k}", "masks": [mask(24, 60, k), mask(10, 13, k)]}
-                    for k in range(8)]},
+         "frames": [{"step": 100 * k, "label": f"epoch {k}", "masks": [mask(24, 60, k), mask(10, 13, k)],
+                     "moved": [0.04 * k, 0.02], "survived": [1 - 0.1 * k, 0.9]} for k in range(8)]},
     ]  # fmt: skip
 
 
@@ -86,13 +150,18 @@ def mask(rows: int, columns: int, k: int) -> str:
     return base64.b64encode(np.packbits(bits < 0.15)).decode()
 
 
-def cell(paper: str, ours: str, difference: str, verdict: str, cost: str = "", note: str = "") -> dict[str, str]:
-    return {"paper": paper, "ours": ours, "difference": difference, "verdict": verdict, "cost": cost, "note": note}
+def cell(paper: str, ours: str, difference: str, verdict: str, cost: str = "", note: str = "") -> dict[str, Any]:
+    mean, _, half = difference.partition(" ± ")
+    gap = {"mean": float(mean), "half": float(half) if half else None, "text": difference} if difference else None
+    value = ours.partition(" ")[0].replace("–", "")
+    seeds = {seed: float(value) + 0.1 * seed for seed in range(3)} if value else {}
+    texts = {"paper": paper, "ours": ours, "difference": difference, "verdict": verdict, "cost": cost, "note": note}
+    return {**texts, "seeds": seeds, "gap": gap}
 
 
 def tables() -> list[dict[str, Any]]:
     ran = [
-        cell("93.41", "93.52 ± 0.18", "+0.11", "reproduced", "1.9 h"),
+        cell("93.41", "93.52 ± 0.18", "+0.11 ± 0.05", "reproduced", "1.9 h"),
         cell("92.80", "93.60 ± 0.21", "+0.80", "above", "1.9 h"),
         cell("91.02", "89.95 ± 0.30", "-1.07", "below", "1.9 h", "one seed of five diverged"),
     ]
@@ -111,8 +180,8 @@ def tables() -> list[dict[str, Any]]:
                   {"name": "random direction", "control": True, "cells": [cell("", "93.1 ± 0.2", "", ""), None, None]}],
          "notes": ["The paper does not say how many seeds it has used."]},
         {"name": "table5", "title": "Table 5: throughput", "tier": "full", "note": "", "columns": ["images / s"],
-         "rows": [{"name": "SGD", "control": False, "cells": [cell("10 400", "1 020 ± 8", "", "", "3 min")]},
-                  {"name": "ZO-SAM", "control": False, "cells": [cell("8 900", "905 ± 6", "", "reproduced", "3 min")]}],
+         "rows": [{"name": "SGD", "control": False, "cells": [cell("10400", "1020 ± 8", "", "", "3 min")]},
+                  {"name": "ZO-SAM", "control": False, "cells": [cell("8900", "905 ± 6", "", "reproduced", "3 min")]}],
          "notes": []},
     ]  # fmt: skip
 
@@ -144,12 +213,12 @@ def _next(names: list[str]) -> str:
     return names[-1]
 
 
-def hostile() -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
+def hostile() -> Report:
     names = list(HOSTILE)
-    bad_tables, bad_figures = renamed(tables(), names), renamed(figures(), names)
-    for i, table in enumerate(bad_tables):
+    parts = {key: renamed(getattr(report(), key), names) for key in ("cover", "comparisons", "figures", "tables")}
+    for i, table in enumerate(parts["tables"]):
         table["name"] = f"{HOSTILE[0]} {i}"
-    return bad_tables, bad_figures, dict.fromkeys(HOSTILE, HOSTILE[0])
+    return Report(**parts, title=HOSTILE[0], lead=HOSTILE, facts=dict.fromkeys(HOSTILE, HOSTILE[0]))
 
 
 def blank(thing: Any) -> Any:
@@ -157,7 +226,7 @@ def blank(thing: Any) -> Any:
     if isinstance(thing, list):
         return [float("nan") if isinstance(v, float) else blank(v) for v in thing]
     if isinstance(thing, dict):
-        keep = {"x", "shape"} | ({"y"} if "models" in thing else set())
+        keep = {"x", "shape", "moved", "survived"} | ({"y"} if "models" in thing else set())
         return {key: value if key in keep else blank(value) for key, value in thing.items()}
     return thing
 
@@ -172,16 +241,21 @@ def _figures() -> list[dict[str, Any]]:
     return figures()
 
 
-@pytest.fixture(name="tables")
-def _tables() -> list[dict[str, Any]]:
-    return tables()
+@pytest.fixture(name="line")
+def _line() -> Callable[..., dict[str, Any]]:
+    return line
 
 
-@pytest.fixture(name="facts")
-def _facts() -> dict[str, str]:
-    return dict(FACTS)
+@pytest.fixture(name="lines")
+def _lines() -> list[dict[str, Any]]:
+    return lines()
+
+
+@pytest.fixture(name="report")
+def _report() -> Report:
+    return report()
 
 
 @pytest.fixture(name="hostile")
-def _hostile() -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str]]:
+def _hostile() -> Report:
     return hostile()

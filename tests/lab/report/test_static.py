@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from zosam.lab.report import overview
+from zosam.lab.report.arms import arms_of, settings_of
 from zosam.lab.report.still import draw
 
 KINDS = ("loss", "variance", "landscape", "corruption", "alignment", "accuracy", "features", "masks")
@@ -28,11 +30,20 @@ def test_every_kind_is_drawn(matplotlib, tmp_path, figures, name):
     assert (picture[..., :3].min(axis=-1) < 0.9).mean() > 0.01  # more than a white sheet
 
 
+def test_what_lines_say_is_drawn(matplotlib, tmp_path, lines):
+    arms = arms_of(entry for entry in lines if entry["run"]["seed"] < 100)
+    settings = settings_of(arms)
+    found = [overview.tradeoff(arms), overview.convergence(settings[:2]), *overview.corruptions(arms)[:1]]
+    for figure in found:
+        draw(figure, tmp_path / "figure.svg")
+        assert (tmp_path / "figure.svg").stat().st_size > 10_000
+
+
 @pytest.mark.filterwarnings("ignore:Glyph")  # no font has everything
 @pytest.mark.filterwarnings("ignore:constrained_layout")
 @pytest.mark.parametrize("i", range(len(KINDS)))
 def test_hostile_names_are_drawn(matplotlib, tmp_path, hostile, i):
-    draw(hostile[1][i], tmp_path / "figure.svg")
+    draw(hostile.figures[i], tmp_path / "figure.svg")
     text = (tmp_path / "figure.svg").read_text()
     assert {node.tag.split("}")[1] for node in ET.fromstring(text).iter()} & {"path", "image"}
     assert "<img" not in text

@@ -72,6 +72,22 @@ def curves(
     }
 
 
+def mean_curve(
+    seeds: Sequence[Epochs], units: Sequence[Unit], key: str = "test_accuracy", factor: float = 100, points: int = 200
+) -> dict[str, Any]:
+    """What the epochs of several seeds say of `key`, times `factor`: mean, lowest and highest, over costs by unit.
+
+    A long training is thinned evenly to `points` epochs, the last among them.
+    """
+    last = len(seeds[0]) - 1
+    shown = range(last + 1) if last < points else sorted({round(last * i / (points - 1)) for i in range(points)})
+    each = [[factor * epochs[i][key] for epochs in seeds] for i in shown]
+    costs = {by: [spent(epochs, by) for epochs in seeds] for by in units}
+    x = {by: [float(f"{fmean(c[i] for c in cost):.6g}") for i in shown] for by, cost in costs.items()}
+    found: dict[str, Any] = {"x": x, "y": [fmean(a) for a in each]}
+    return found if len(seeds) == 1 else {**found, "low": [min(a) for a in each], "high": [max(a) for a in each]}
+
+
 def _mean(name: str, seeds: Sequence[Epochs], by: Unit, step_flops: float | None) -> dict[str, Any]:
     lengths = {len(epochs) for epochs in seeds}
     if len(lengths) != 1 or not all(lengths):

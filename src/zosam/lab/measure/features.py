@@ -68,7 +68,7 @@ def figure_features(
     layers: Sequence[int] = (3, 17, 31),
     strongest: int | None = None,
 ) -> dict[str, Any]:
-    """Maps as tiles: a row for each picture and network, a column for each layer.
+    """Maps as tiles: a row for each picture and network, a column for each layer, and the picture itself before them.
 
     `pictures` holds them by name, each [3, row, column], as the network takes them.
     """
@@ -84,10 +84,11 @@ def figure_features(
         "name": "feature-maps",
         "kind": "tiles",
         "title": "Feature maps",
-        "note": f"Activations after each layer, mean over {channels}; each tile on its own scale.",
+        "note": f"Activations after each layer, mean over {channels}; each layer on one scale for all networks.",
         "rows": [f"{picture}, {name}" for picture in pictures for name in models],
         "columns": [f"layer {n}" for n in layers],
         "tiles": tiles,
+        "inputs": [_coloured(picture) for picture in pictures.values() for _ in models],
     }
 
 
@@ -135,6 +136,14 @@ class _Watch(TorchFunctionMode):
     def _keep(self, out: Tensor) -> None:
         if self.count in self.wanted:
             self.maps[self.count] = out.detach().clone()  # activations may work in place
+
+
+def _coloured(picture: Tensor) -> list[list[list[int]]]:
+    """A picture [channel, row, column] of any scale as red, green and blue from 0 to 255."""
+    low, high = picture.min(), picture.max()
+    levels = (255 * (picture - low) / (high - low).clamp_min(1e-12)).round().int()
+    three: list[list[list[int]]] = levels.expand(3, -1, -1).permute(1, 2, 0).tolist()
+    return three
 
 
 def _rounded(picture: Tensor) -> list[list[float]]:

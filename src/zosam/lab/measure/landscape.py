@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zosam.lab.measure.hessian import top_eigenvalues
+from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.untouched import Masks, active, away_from_home, bound, untouched, value
 from zosam.optim.passes import Closure
 from zosam.random_stream import stream
@@ -63,12 +65,21 @@ def direction(model: nn.Module, seed: int = 0, axis: int = 0, masks: Masks | Non
 
 
 def figure_surface(
-    models: Mapping[str, Measured], points: int = 21, span: float = 1.0, seed: int = 0
+    models: Mapping[str, Measured], points: int = 21, span: float = 1.0, seed: int = 0, eigenvalues: int = 0
 ) -> dict[str, Any]:
-    """The surfaces of several networks of one architecture, on one grid along the same random directions."""
-    at = offsets(points, span)
-    found = [(name, surface(m, loss, points, span, seed, masks)) for name, (m, loss, masks) in models.items()]
-    panels = [{"name": name, "loss": [_finite(row) for row in rows]} for name, rows in found]
+    """The surfaces of several networks of one architecture, on one grid along the same random directions.
+
+    With `eigenvalues`, beside each so many of the largest of its curvature, and its sharpness: the largest rise of the
+    loss within 0.05 of the weights. Two random directions show neither.
+    """
+    at, panels = offsets(points, span), []
+    for name, (model, loss, masks) in models.items():
+        rows = surface(model, loss, points, span, seed, masks)
+        panel: dict[str, Any] = {"name": name, "loss": [_finite(row) for row in rows]}
+        if eigenvalues and math.isfinite(rows[points // 2][points // 2]):  # else it has none
+            panel["sharpness"] = sharpness(model, loss, masks=masks)
+            panel["eigenvalues"] = top_eigenvalues(model, loss, eigenvalues, masks=masks)
+        panels.append(panel)
     return {
         **_about("surface", "surface", "Loss surface", span, seed, models),
         "x": at,

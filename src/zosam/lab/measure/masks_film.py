@@ -27,13 +27,18 @@ TITLES = {
 
 
 def film(frames: Sequence[Frame]) -> dict[str, Any]:
-    """The masks as pictures [out, in * kernel]; of a large layer a fixed, even choice of rows and columns is shown."""
-    names = _layers(frames)
+    """The masks as pictures [out, in * kernel]; of a large layer a fixed, even choice of rows and columns is shown.
+
+    With each frame goes, for each whole layer, the share of its mask that moved since the frame before, and the share
+    of the first mask that is still there.
+    """
+    names, shares = _layers(frames), history(frames)
     packed = []
-    for step, masks in frames:
+    for at, (step, masks) in enumerate(frames):
         pictures = [folded(masks[name]) for name in names]
         bits = [base64.b64encode(pack(p).numpy().tobytes()).decode() for p in pictures]
-        packed.append({"step": step, "label": f"step {step:,}", "masks": bits})
+        moved, survived = ([shares[name][key][at] for name in names] for key in ("changed", "survived"))
+        packed.append({"step": step, "label": "", "masks": bits, "moved": moved, "survived": survived})
     return {
         "name": "masks-film",
         "kind": "film",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,11 +18,11 @@ from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
 from zosam.lab.paper.results_store import Book, line
-from zosam.lab.paper.show import chosen, duration, filled, show
+from zosam.lab.paper.show import chosen, filled, show
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
-from zosam.lab.paper.table import NAMES, load
+from zosam.lab.paper.table import load
 from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
-from zosam.lab.record import made_with
+from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.where import Where
 
@@ -130,37 +129,39 @@ def figure(
 
 def report(
     out: Path = Path("report.html"),
-    tier: Tier = "tiny",
+    tier: Tier | None = None,
     seeds: int = 3,
+    only: str | None = None,
     runs: Path = Path("runs"),
     results: tuple[Path, ...] = (),
     figures: Path = Path("figures"),
+    stills: Path | None = None,
 ) -> None:
-    """One page with all tables, verdicts and figures that are there; it opens from disk and needs no network.
+    """One page with everything that is there; it opens from disk and needs no network.
+
+    It begins with what was found and accuracy against cost, both made from the runs; figures that need the trained
+    networks (surfaces, masks, feature maps) come from the folder that `zosam figure` has filled.
 
     Args:
         out: The file to write.
-        tier: Whose tables and figures to show.
-        seeds: Trainings of each cell to look for.
+        tier: Whose of the paper's tables and whose figures to show; by default those of every tier.
+        seeds: Trainings of each cell of the paper's tables to look for.
+        only: Runs to take, by a regular expression on "data, network, method sparsity, epochs, optimizer".
         runs: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
         figures: Folder with the figures that `zosam figure` has made.
+        stills: Folder for the page's figures as SVG; needs matplotlib: pip install 'zosam[report]'.
     """
+    from zosam.lab.paper.contents import contents
     from zosam.lab.report.page import write
 
-    book = Book.open(runs, results)
-    tables = [t for n in NAMES if _any(t := filled(load(n, tier), book, seeds))]
-    drawings = [json.loads(f.read_text()) for f in sorted(figures.glob(f"{tier}-*.json"))]
-    if not tables and not drawings:
-        raise ValueError(f"nothing of the tier {tier} is there yet: begin with `zosam table 1 --tier {tier}`")
-    facts = {k: str(v) for k, v in made_with().items() if k != "threads"}
-    facts |= {"tier": tier, "made on": datetime.now(UTC).strftime("%Y-%m-%d")}
-    order = {n: i for i, n in enumerate(FIGURES)}
-    drawings.sort(key=lambda d: max((len(n), -order[n]) for n in order if d["name"].startswith(n))[1], reverse=True)
-    write(out, tables, drawings, facts, f"Sparse training with ZO-SAM: the {tier} tier")
-    console.print(
-        f"{out}  {out.stat().st_size:,} bytes: {len(tables)} tables, {len(drawings)} figures", highlight=False
-    )
+    content = contents(Book.open(runs, results), figures, tier, seeds, only)
+    write(out, content)
+    said = f"{out}  {out.stat().st_size:,} bytes: {len(content.all_figures)} figures, {len(content.tables)} tables"
+    console.print(said, highlight=False, soft_wrap=True)
+    if stills is not None:
+        for drawing in content.all_figures:
+            _draw(drawing, stills / f"{drawing['name']}.svg")
 
 
 def _train(
@@ -242,7 +243,3 @@ def _draw(drawing: dict[str, Any], path: Path) -> None:
         console.print(f"{path.with_suffix('.json')}  (numbers only: {error})", highlight=False, markup=False)
         return
     console.print(path, highlight=False)
-
-
-def _any(content: dict[str, Any]) -> bool:
-    return any(cell and cell["ours"] for row in content["rows"] for cell in row["cells"])

@@ -18,12 +18,14 @@ from zosam.lab.paper.figure import Figure
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.value import corrupted_accuracies
 from zosam.lab.record import Record
+from zosam.lab.report.arms import style
 from zosam.lab.train import classification
 from zosam.sparse.save import saved_masks
 
 Records = Mapping[str, Sequence[Record]]  # by series, one for each seed
 Drawing = dict[str, Any]
 PICTURES = 500  # of the training set, for losses and feature maps
+EIGENVALUES = 3  # of the curvature, beside a surface
 
 
 def measured(figure: Figure, book: Book, seeds: int = 1, data_dir: str | None = None) -> list[Drawing]:
@@ -41,6 +43,9 @@ def measured(figure: Figure, book: Book, seeds: int = 1, data_dir: str | None = 
         drawing["title"] = figure.title if at == 0 else f"{figure.title}: {drawing['title']}"
         drawing["note"] = f"{drawing['note']} {recipes.tier(figure.tier).note}"
         drawing["tier"] = figure.tier
+        for series in (*drawing.get("series", ()), *drawing.get("models", ())):
+            if series["name"] in figure.runs:
+                series |= style(figure.runs[series["name"]], recipes.labels())
     return drawings
 
 
@@ -65,7 +70,8 @@ def _surface(figure: Figure, found: Records, book: Book, data_dir: str | None) -
         masks = {model.get_parameter(n): m for n, m in record.masks().items()}
         networks[name] = (model, classification(model, x, y), masks or None)
     seen = f" Loss on {len(y)} pictures of the training set, not augmented; one seed."
-    drawings = [landscape.figure_surface(networks, **settings), landscape.figure_line(networks)]
+    drawings = [landscape.figure_surface(networks, **{"eigenvalues": EIGENVALUES, **settings})]
+    drawings.append(landscape.figure_line(networks))
     return [{**d, "note": d["note"] + seen} for d in drawings]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zosam.lab.assemble import OPTIMIZER
 from zosam.lab.paper.source import read
 from zosam.lab.run import Run
 from zosam.names import find
@@ -85,3 +86,8 @@ def tier(name: str) -> Tier:
 def label(optimizer: str) -> str:
     """How an optimizer of the tables is called in print."""
     return str(find(read("recipes")["optimizers"], optimizer, "optimizer")["label"])
+
+
+def labels() -> dict[str, str]:
+    """How optimizers are called in print, by how they are written with all their settings."""
+    return {OPTIMIZER.read(o["optimizer"]).whole: str(o["label"]) for o in read("recipes")["optimizers"].values()}

@@ -12,6 +12,8 @@ from zosam import files
 from zosam.lab.record import Record
 from zosam.lab.run import Run, finished
 
+OWN_FILES = {"record", "run", "kernels"}  # of a run's folder; every other JSON file was measured of the network
+
 
 @dataclass
 class Book:
@@ -32,6 +34,18 @@ class Book:
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise ValueError(f"{file}, line {number} is no record of a run ({error})") from None
         return cls(Path(root), lines)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every finished run that is known, as a line would have it; the folder goes before the lines."""
+        found: dict[str, dict[str, Any]] = dict(self.lines)
+        for file in sorted(self.root.glob("*/record.json")):
+            try:
+                record = finished(file.parent)
+            except ValueError:  # begun, or damaged
+                continue
+            notes = [note.stem for note in file.parent.glob("*.json") if note.stem not in OWN_FILES]
+            found[record.run.key] = json.loads(line(record, notes))
+        return list(found.values())
 
     def get(self, run: Run) -> Record | None:
         """The record of `run`, if it is finished."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,8 @@ from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell, Table
 from zosam.lab.paper.value import values
 from zosam.lab.paper.verdict import verdict
+from zosam.lab.report.finding import duration
+from zosam.lab.report.overview import interval
 
 STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
 
@@ -43,7 +46,7 @@ def filled(table: Table, book: Book, seeds: int, only: str | None = None) -> dic
     ours = {place: values(c, book, tier, seeds) for place, c in places.items()}
     rows = []
     for row in dict.fromkeys(c.row for c in shown):
-        cells = [_cell(places.get((row, column)), table, ours, tier, book, seeds) for column in table.columns]
+        cells = [_cell(places.get((row, column)), table, ours, tier, book) for column in table.columns]
         rows.append({"name": row, "control": table.cell(row, table.columns[0]).control, "cells": cells})
     goal = ""
     if any(c.measure == "epochs_to_90" for c in shown):
@@ -89,8 +92,7 @@ def _cell(
     ours: dict[tuple[str, str], dict[int, float]],
     tier: recipes.Tier,
     book: Book,
-    seeds: int,
-) -> dict[str, str] | None:
+) -> dict[str, Any] | None:
     if cell is None:
         return None
     other = table.versus(cell)
@@ -104,22 +106,16 @@ def _cell(
         "ours": estimate(mine.values()).text() if mine else "",
         "difference": "" if gap is None else f"{gap.text()} %" if speed else gap.text(sign=True),
         "verdict": verdict(cell, mine, theirs, tier.says),
-        "cost": _cost(cell, book, seeds),
+        "cost": _cost(cell, book, mine),
         "note": note,
+        "seeds": mine,
+        "gap": None if speed else interval(gap),
     }
 
 
-def _cost(cell: Cell, book: Book, seeds: int) -> str:
+def _cost(cell: Cell, book: Book, seeds: Iterable[int]) -> str:
     if cell.run is None:
         return ""
     costs = Costs(book)
-    spent = [s for seed in range(seeds) if (s := costs.spent(replace(cell.run, seed=seed))) is not None]
+    spent = [s for seed in seeds if (s := costs.spent(replace(cell.run, seed=seed))) is not None]
     return f"{len(spent)} × {duration(fmean(spent))}" if spent else ""
-
-
-def duration(seconds: float) -> str:
-    """A length of time for people."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

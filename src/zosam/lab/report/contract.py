@@ -37,13 +37,30 @@ def check_figure(figure: dict[str, Any]) -> None:
         raise ValueError(f"figure {_name(figure)!r}: {_reason(error)}") from error
 
 
+def _scatter(figure: dict[str, Any]) -> None:
+    _texts(figure, "y")
+    units = list(figure["x"])
+    for panel in figure["panels"]:
+        for arm in panel["arms"]:
+            _texts(arm, "name", "sparsity", "where")
+            if not arm["seeds"] or not set(arm["front"]) <= set(units):
+                raise ValueError(f"{arm['name']!r} has no seed, or is on a front by what is not among {units}")
+            for seed in arm["seeds"]:
+                _numbers([seed[key] for key in ("y", *units)], f"a seed of {arm['name']!r}", gaps=False)
+
+
 def _lines(figure: dict[str, Any]) -> None:
-    _texts(figure, "x", "y")
-    for series in figure["series"]:
-        _numbers(series["x"], f"x of {series['name']!r}", gaps=False)
+    _texts(figure, "y")
+    units = figure["x"] if isinstance(figure["x"], dict) else None
+    if units is None:
+        _texts(figure, "x")
+    for series in (s for panel in figure.get("panels", [figure]) for s in panel["series"]):
+        places = [series["x"][unit] for unit in units] if units else [series["x"]]
+        for x in places:
+            _numbers(x, f"x of {series['name']!r}", len(places[0]), gaps=False)
         for key in ("y", "low", "high"):
             if key == "y" or key in series:
-                _numbers(series[key], f"{key} of {series['name']!r}", len(series["x"]))
+                _numbers(series[key], f"{key} of {series['name']!r}", len(places[0]))
 
 
 def _surface(figure: dict[str, Any]) -> None:
@@ -78,10 +95,15 @@ def _tiles(figure: dict[str, Any]) -> None:
             if not tile or not tile[0]:
                 raise ValueError(f"the tile ({row!r}, {column!r}) is empty")
             _grid(tile, f"tile ({row!r}, {column!r})", len(tile), len(tile[0]))
+    if "inputs" in figure:
+        _length(figure["inputs"], "inputs", len(figure["rows"]))
 
 
 def _film(figure: dict[str, Any]) -> None:
     for frame in figure["frames"]:
+        for key in ("moved", "survived"):
+            if key in frame:
+                _numbers(frame[key], f"{key} of step {frame['step']}", len(figure["layers"]), gaps=False)
         _length(frame["masks"], f"masks of step {frame['step']}", len(figure["layers"]))
         for layer, mask in zip(figure["layers"], frame["masks"], strict=True):
             rows, columns = layer["shape"]
@@ -110,7 +132,8 @@ def _table(table: dict[str, Any]) -> None:
 
 
 KINDS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "lines": _lines, "surface": _surface, "heat": _heat, "bars": _bars, "tiles": _tiles, "film": _film,
+    "scatter": _scatter, "lines": _lines, "surface": _surface, "heat": _heat, "bars": _bars, "tiles": _tiles,
+    "film": _film,
 }  # fmt: skip
 
 

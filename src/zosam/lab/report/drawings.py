@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,36 +18,103 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "oDs^v"
+Style = dict[str, Any]
 
 
-def _colour(i: int) -> str:
-    return palette.SERIES[i % len(palette.SERIES)]
+def _colour(series: dict[str, Any], i: int) -> str:
+    return palette.SERIES[i % len(palette.SERIES)][0]
+
+
+def _styles(figure: dict[str, Any]) -> dict[str, Style]:
+    """Colour, dash and marker of everything drawn, by name: those of the page."""
+    panels = figure.get("panels", [figure])
+    drawn = [thing for panel in panels for thing in (*panel.get("series", ()), *panel.get("arms", ()))]
+    known = palette.shades((t["optimizer"], t.get("arm", t["name"])) for t in drawn if t.get("optimizer"))
+    rising, found = palette.sparsities(drawn), {}
+    for i, thing in enumerate(drawn):
+        place = rising.index(thing["sparsity"]) if thing.get("sparsity") else 0
+        dash = (6, 4) if thing.get("dashed") else tuple(map(float, palette.DASHES[place % len(palette.DASHES)].split()))
+        colour = known.get(thing.get("arm", thing["name"]), palette.SERIES[i % len(palette.SERIES)])[0]
+        found[_key(thing)] = {"color": colour, "linestyle": (0, dash) if dash else "-", "marker": MARKERS[place % 5]}
+    return found
+
+
+def _key(thing: dict[str, Any]) -> str:
+    return f"{thing['name']} {thing.get('sparsity', '')}"
+
+
+def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    panel, (unit, label), styles = figure["panels"][0], next(iter(figure["x"].items())), _styles(figure)
+    paper.set_size_inches(7.6, 4.2)
+    per, label = (60, f"{label}, minutes") if unit == "seconds" else (1, label)
+    axes = _axes(paper, label, figure["y"])
+    chains: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
+    for arm in panel["arms"]:
+        look, best = styles[_key(arm)], unit in arm["front"]
+        x, y = _array([s[unit] / per for s in arm["seeds"]]), _array([s["y"] for s in arm["seeds"]])
+        face = look["color"] if best else "none"
+        axes.plot(x, y, look["marker"], color=look["color"], markerfacecolor=face, markersize=6 if best else 4)
+        chains.setdefault((_key(arm), arm["method"]), []).append((arm["epochs"], float(x.mean()), float(y.mean())))
+    for (key, _), places in chains.items():
+        axes.plot(*zip(*[p[1:] for p in sorted(places)], strict=True), color=styles[key]["color"],
+                  linestyle=styles[key]["linestyle"], linewidth=1)  # fmt: skip
+    front = sorted((fmean(s[unit] for s in a["seeds"]) / per, fmean(s["y"] for s in a["seeds"]))
+                   for a in panel["arms"] if unit in a["front"])  # fmt: skip
+    if front:
+        axes.step(*zip(*front, strict=True), where="post", color="#cfd5db", linewidth=4, zorder=0)
+    low, high = axes.get_xlim()
+    if low > 0 and high > 8 * low:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    names = {arm["name"]: styles[_key(arm)]["color"] for arm in panel["arms"]}
+    marks = {arm["sparsity"]: styles[_key(arm)]["marker"] for arm in panel["arms"]}
+    shown = [Line2D([], [], color=c, linewidth=4, label=n) for n, c in names.items()]
+    shown += [Line2D([], [], color="#5c6570", linestyle="", marker=m, label=s) for s, m in marks.items()]
+    paper.legend(handles=shown, loc="outside right center")
 
 
 def _lines(paper: Figure, figure: dict[str, Any]) -> None:
+    panels, units = figure.get("panels", [figure]), figure["x"]
+    keys = list(units)[:2] if isinstance(units, dict) else [None]
+    paper.set_size_inches(1.6 + 4.8 * len(keys), 0.6 + 3.2 * len(panels))
+    grid, styles, named = paper.subplots(len(panels), len(keys), squeeze=False), _styles(figure), {}
+    for row, panel in zip(grid, panels, strict=True):
+        for axes, key in zip(row, keys, strict=True):
+            _dress(axes, units if key is None else units[key], figure["y"])
+            for series in panel["series"]:
+                named[series["name"]] = _line(axes, series, key, styles[_key(series)], bool(figure.get("log_y")))
+            _scales(axes, panel["series"], key, bool(figure.get("log_y")))
+            if panel is not figure:
+                axes.set_title(panel["name"], fontsize=8)
+    paper.legend(list(named.values()), list(named), loc="outside right center")
+
+
+def _line(axes: Axes, series: dict[str, Any], key: str | None, look: Style, log: bool) -> Any:
+    x = _array(series["x"] if key is None else series["x"][key])
+    values = {k: _array(series[k]) for k in ("y", "low", "high") if k in series}
+    if log:
+        values = {k: np.where(v > 0, v, np.nan) for k, v in values.items()}
+    style = look | {"marker": look["marker"] if len(x) <= 30 else None}
+    (drawn,) = axes.plot(x, values["y"], **style)
+    if "low" in values and "high" in values:
+        axes.fill_between(x, values["low"], values["high"], color=look["color"], alpha=0.14, linewidth=0)
+    return drawn
+
+
+def _scales(axes: Axes, drawn: list[dict[str, Any]], key: str | None, log: bool) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator
 
-    paper.set_size_inches(6.4, 3.8)
-    axes = _axes(paper, figure["x"], figure["y"])
-    for i, series in enumerate(figure["series"]):
-        colour, values = _colour(i), {k: _array(series[k]) for k in ("x", "y", "low", "high") if k in series}
-        if figure.get("log_y"):
-            values |= {k: np.where(v > 0, v, np.nan) for k, v in values.items() if k != "x"}
-        axes.plot(
-            values["x"], values["y"], "--" if series.get("dashed") else "-", color=colour,
-            marker=MARKERS[i % 5] if len(values["x"]) <= 30 else None,
-        )  # fmt: skip
-        if "low" in values and "high" in values:
-            axes.fill_between(values["x"], values["low"], values["high"], color=colour, alpha=0.16, linewidth=0)
-    if figure.get("log_y"):
+    if log:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < 10 * low else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
-    if all(float(x).is_integer() for series in figure["series"] for x in series["x"] if x is not None):
+    places = [x for series in drawn for x in (series["x"] if key is None else series["x"][key])]
+    if all(float(x).is_integer() for x in places if x is not None):
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
-    _legend(paper, axes.lines, figure)
 
 
 def _bars(paper: Figure, figure: dict[str, Any]) -> None:
@@ -59,7 +127,7 @@ def _bars(paper: Figure, figure: dict[str, Any]) -> None:
         drawn.append(
             axes.bar(
                 places + (i - (count - 1) / 2) * 0.8 / count, _array(series["values"]), 0.7 / count, yerr=errors,
-                color=_colour(i), error_kw={"elinewidth": 0.8, "capsize": 2},
+                color=_colour(series, i), error_kw={"elinewidth": 0.8, "capsize": 2},
             )
         )  # fmt: skip
     long = max(map(len, groups), default=0) > 12
@@ -94,7 +162,10 @@ def _tiles(paper: Figure, figure: dict[str, Any]) -> None:
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             axes = grid[i, j]
-            axes.imshow(_array(figure["tiles"][i][j]), cmap=_map(palette.SEQUENTIAL), interpolation="nearest")
+            values = np.concatenate([_array(line[j]).ravel() for line in figure["tiles"]])
+            known = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+            axes.imshow(_array(figure["tiles"][i][j]), cmap=_map(palette.SEQUENTIAL), interpolation="nearest",
+                        vmin=known.min(), vmax=known.max())  # fmt: skip
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
@@ -143,17 +214,22 @@ def _film(paper: Figure, figure: dict[str, Any]) -> None:
 
 
 KINDS: dict[str, Callable[[Figure, dict[str, Any]], None]] = {
-    "lines": _lines, "surface": _surface, "heat": _heat, "bars": _bars, "tiles": _tiles, "film": _film,
+    "scatter": _scatter, "lines": _lines, "surface": _surface, "heat": _heat, "bars": _bars, "tiles": _tiles,
+    "film": _film,
 }  # fmt: skip
 
 
 def _axes(paper: Figure, x: str, y: str) -> Axes:
     axes = paper.add_subplot()
+    _dress(axes, x, y)
+    return axes
+
+
+def _dress(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(axis="y", color="#e9ecef", linewidth=0.6)
     axes.set_axisbelow(True)
-    return axes
 
 
 def _legend(paper: Figure, drawn: Any, figure: dict[str, Any]) -> None:

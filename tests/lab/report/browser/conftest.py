@@ -107,14 +107,14 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def path(tmp_path, tables, figures, facts):
-    page.write(tmp_path / "report.html", tables, figures, facts, "A report")
+def path(tmp_path, report):
+    page.write(tmp_path / "report.html", report)
     return tmp_path / "report.html"
 
 
 @pytest.fixture
 def hostile_path(tmp_path, hostile):
-    page.write(tmp_path / "hostile.html", *hostile, hostile[0][0]["name"])
+    page.write(tmp_path / "hostile.html", hostile)
     return tmp_path / "hostile.html"
 
 

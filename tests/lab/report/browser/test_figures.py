@@ -7,6 +7,9 @@ import time
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pytest
+
+from zosam.lab.report import page
 
 
 def test_points_are_where_their_numbers_say(browser, figures):
@@ -22,7 +25,7 @@ def test_points_are_where_their_numbers_say(browser, figures):
 
 
 def test_the_legend_hides_a_line_and_shows_it_again(browser):
-    entry, line = '#figure-loss [data-series="1"]', '#figure-loss [data-line="1"]'
+    entry, line = '#figure-loss [data-series="SAM"]', '#figure-loss [data-line="1"]'
     assert len(browser.all("#figure-loss [data-line]")) == 3
     browser.click(entry)
     assert not browser.all(line)
@@ -70,6 +73,42 @@ def test_the_surface_turns_zooms_and_is_cut(browser):
     assert changed()
     browser.click("#figure-landscape input[type=checkbox]")
     assert changed()
+
+
+def test_the_map_tells_the_value_of_every_model_under_the_pointer(browser, figures):
+    figure = figures[2]
+    root = ET.fromstring(browser.download("#figure-landscape .downloads button:nth-child(2)", ".svg"))
+    squares = [node for node in root.iter() if node.tag.endswith("rect") and node.get("width") == node.get("height")]
+    ground = max((s for s in squares if s.get("width") != "100%"), key=lambda s: float(s.get("width")))
+    left, top, size = (float(ground.get(k)) for k in ("x", "y", "width"))
+    canvas = browser.one("#figure-landscape canvas")
+    browser.do("arguments[0].scrollIntoView({block: 'start'})", canvas)
+    box = browser.do("const b = arguments[0].getBoundingClientRect(); return [b.x, b.y]", canvas)
+    i, j = 18, 9  # of 31 points; rows rise from the bottom
+    place = {"x": box[0] + left + size * i / 30, "y": box[1] + top + size * (1 - j / 30)}
+    browser.cdp("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    browser.frame()
+    told = browser.one("#tip").text.replace("\u2068", "").replace("\u2069", "").replace("−", "-").splitlines()
+    assert [line.split(": ")[0] for line in told[1:]] == [model["name"] for model in figure["models"]]
+    for line, model in zip(told[1:], figure["models"], strict=True):
+        assert float(line.split(": ")[1]) == pytest.approx(model["loss"][j][i], rel=0.03)
+    assert told[0].startswith(f"at ({figure['x'][i]:.1g}")
+
+
+def test_beside_a_surface_stand_its_sharpness_and_eigenvalues(browser):
+    root = ET.fromstring(browser.download("#figure-landscape .downloads button:nth-child(2)", ".svg"))
+    words = [node.text for node in root.iter() if node.tag.endswith("text")]
+    assert "sharpness 0.4321; λ 31.5, 12.25" in words
+    assert any(word.startswith("at the weights 0.3; below ") for word in words)
+
+
+def test_all_surfaces_of_the_page_turn_together(chromium, tmp_path, figures):
+    page.write(tmp_path / "two.html", page.Report("Two", figures=[figures[2], {**figures[2], "name": "other"}]))
+    chromium.open(tmp_path / "two.html")
+    before = chromium.pixels("other")
+    chromium.one("#figure-landscape canvas").send_keys("\ue012")
+    chromium.frame()
+    assert chromium.pixels("other") != before
 
 
 def test_what_is_in_front_follows_the_pointer(browser):
@@ -134,7 +173,9 @@ def test_a_frame_of_the_film_shows_its_mask(browser, figures):
     states = now * 2 + before  # nothing, dropped, grown, kept: four states, four colours
     assert len(set(colours)) == 4
     assert all(len(set(colours[states == state])) == 1 for state in range(4))
-    assert f"{now.sum()} of {rows * columns:,} active" in browser.one("#figure-masks output").text
+    told = browser.one("#figure-masks output").text
+    assert f"{now.sum()} of {rows * columns:,} active" in told
+    assert "12.0 % moved since the frame before, 70.0 % of the first mask is left" in told
 
 
 def test_the_film_plays_and_pauses_and_changes_layers(browser):
@@ -160,14 +201,22 @@ def test_heat_cells_carry_their_values(browser, figures):
     )
     values = [v for panel in figures[3]["panels"] for row in panel["values"] for v in row]
     assert [float(title.split(": ")[-1]) for title in titles] == values
-    browser.choose("#figure-corruption select", 2)
+    browser.choose("#figure-corruption select", 1)
     assert len(browser.all("#figure-corruption [data-cell]")) == 28
+    browser.click("#figure-corruption input[type=checkbox]")  # as differences to the first column
+    titles = browser.do(
+        "return [...document.querySelectorAll('#figure-corruption [data-cell] title')].map((t) => t.textContent)"
+    )
+    line = figures[3]["panels"][1]["values"][2]
+    told = [title.split(": ")[-1].replace("−", "-") for title in titles[14:21]]
+    assert told[0] == "–"
+    assert [float(t) for t in told[1:]] == pytest.approx([v - line[0] for v in line[1:]], rel=1e-3)
 
 
-def test_bars_have_the_heights_of_their_values(browser, figures):
+def test_bars_have_the_lengths_of_their_values(browser, figures):
     script = """return [...document.querySelectorAll('#figure-accuracy [data-bar="2"] rect')]
-        .map((r) => Number(r.getAttribute('height')))"""
-    heights = np.array(browser.do(script))
-    np.testing.assert_allclose(heights / heights[0], np.array(figures[5]["series"][2]["values"]) / 93.0, rtol=1e-6)
+        .map((r) => Number(r.getAttribute('width')))"""
+    assert browser.do(script) == []  # all within two per cent: points, near the values
     browser.click("#figure-accuracy input")
-    assert browser.do(script) == []  # points instead
+    lengths = np.array(browser.do(script))
+    np.testing.assert_allclose(lengths / lengths[0], np.array(figures[5]["series"][2]["values"]) / 93.0, rtol=1e-6)

@@ -20,9 +20,10 @@ function button(label, action, attributes = {}) {
   return el("button", { type: "button", onclick: action, ...attributes }, label);
 }
 
-function chooser(label, options, action) {
+function chooser(label, options, action, chosen = 0) {
   const select = el("select", { onchange: () => action(select.selectedIndex) });
   options.forEach((option) => select.append(el("option", {}, option)));
+  select.selectedIndex = chosen;
   return el("label", { class: "tool" }, `${label} `, select);
 }
 
@@ -30,12 +31,18 @@ function chooser(label, options, action) {
 function theme() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
-  const series = Array.from({ length: 8 }, (_, i) => read(`--series-${i}`));
+  const dark = Number(document.documentElement.dataset.theme === "dark");
+  const names = ["ink", "soft", "rule", "grid", "paper", "empty"];
   return {
-    ink: read("--ink"), soft: read("--soft"), rule: read("--rule"), grid: read("--grid"), paper: read("--paper"),
-    empty: read("--empty"), series: (i) => series[i % series.length],
+    ...Object.fromEntries(names.map((name) => [name, read(`--${name}`)])),
+    series: (i) => DATA.series[i % DATA.series.length][dark],
+    of: (thing, i = 0) => (DATA.styles[thing.arm ?? thing.name] || DATA.series[i % DATA.series.length])[dark],
   };
 }
+
+// Dash and mark of a series say how sparse it is, its colour says which optimizer.
+const sparsityOf = (thing) => Math.max(0, DATA.sparsities.indexOf(thing.sparsity));
+const dashOf = (thing) => (thing.dashed ? "6 4" : DATA.dashes[sparsityOf(thing) % DATA.dashes.length]) || null;
 
 const apart = (name) => `\u2068${name}\u2069`; // whatever direction a name is written in, the text around it keeps its own
 const slug = (name) => name.replace(/[^\w.-]+/g, "_").slice(0, 80) || "unnamed";
@@ -47,6 +54,11 @@ function show(value) {
   if (Number.isInteger(value) && size < 1e9) return value.toLocaleString("en").replace("-", "−");
   const text = size >= 1e6 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
   return text.replaceAll("-", "−");
+}
+
+function duration(seconds) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [0, "s"]].find(([least]) => seconds >= least);
+  return `${(seconds / (size || 1)).toFixed(size ? 1 : 0)} ${unit}`;
 }
 
 // A formatter that gives all values the same number of decimals, where they are of one size.

@@ -1,4 +1,4 @@
-// Masks over training: one layer at a time, with what has grown and what was dropped since the frame before.
+// Masks over training: one layer at a time, what has grown and what was dropped since the frame before, and how much.
 KINDS.film = (figure, stage) => {
   const canvas = el("canvas", { role: "img" });
   const label = el("output", { class: "reading", dir: "auto" });
@@ -14,7 +14,7 @@ KINDS.film = (figure, stage) => {
     const [rows, columns] = figure.layers[layer].shape;
     const fit = Math.min(width / columns, 420 / rows, 18);
     const unit = fit >= 2 ? Math.floor(fit) : fit;
-    return { rows, columns, unit, height: Math.ceil(rows * unit) + 34 };
+    return { rows, columns, unit, height: Math.ceil(rows * unit) + (figure.frames[0].moved ? 98 : 34) };
   };
 
   function sketch(pen) {
@@ -37,15 +37,27 @@ KINDS.film = (figure, stage) => {
       pen.text(x + 16, rows * unit + 24, text, { fill: look.soft });
       x += textWidth(text) + 36;
     }
-    const active = count[2] + count[3];
-    label.textContent = `step ${show(figure.frames[frame].step)} · ${apart(figure.frames[frame].label)} · `
-      + `${show(active)} of ${show(now.length)} active (${((100 * active) / now.length).toFixed(1)} %)`;
+    const active = count[2] + count[3], { step, label: name, moved, survived } = figure.frames[frame];
+    const percent = (share) => `${(100 * share).toFixed(1)} %`;
+    label.textContent = `step ${show(step)}${name ? ` · ${apart(name)}` : ""} · ${show(active)} of ${show(now.length)} active (${percent(active / now.length)})`
+      + (moved ? ` · ${percent(moved[layer])} moved since the frame before, ${percent(survived[layer])} of the first mask is left` : "");
+    if (moved) history(pen, look, rows * unit + 40);
     canvas.setAttribute("aria-label", `${figure.title}: ${figure.layers[layer].name}, ${label.textContent}`);
   }
 
+  // The share that moved at each frame, as small bars; the frame of now is dark.
+  function history(pen, look, top) {
+    const all = figure.frames.map((f) => f.moved[layer]), most = Math.max(0.01, ...all), each = Math.min(26, (wideOf() - 4) / all.length);
+    pen.text(0, top + 10, `share of this layer's mask that moved (at most ${(100 * most).toFixed(1)} %)`, { size: 11, fill: look.soft });
+    all.forEach((share, k) => {
+      const tall = Math.max(1, (share / most) * 36);
+      pen.rect(k * each, top + 54 - tall, Math.max(1, each - 2), tall, k === frame ? look.ink : look.rule);
+    });
+  }
+  const wideOf = () => Math.max(size().columns * size().unit, Math.min(width, 320));
+
   function paintFrame() {
-    const { columns, unit, height } = size(), sharp = window.devicePixelRatio || 1;
-    const wide = Math.max(columns * unit, Math.min(width, 320));
+    const { height } = size(), wide = wideOf(), sharp = window.devicePixelRatio || 1;
     canvas.width = Math.round(wide * sharp);
     canvas.height = Math.round(height * sharp);
     canvas.style.width = `${wide}px`;
@@ -87,8 +99,7 @@ KINDS.film = (figure, stage) => {
     return canvas;
   };
   const picture = () => {
-    const { columns, unit, height } = size();
-    const root = sheet(Math.max(columns * unit, Math.min(width, 320)), height, figure.title);
+    const root = sheet(wideOf(), size().height, figure.title);
     sketch(svgPen(root));
     return root;
   };

@@ -1,132 +1,121 @@
-// Lines, with a band where low and high are given; the pointer or the arrow keys read values off.
+// Lines, with a band where low and high are given; a chart for each of two axes, such as epochs beside seconds.
 KINDS.lines = (figure, stage) => {
-  const hidden = new Set();
-  const log = figure.log_y;
-  const names = figure.series.map((series) => series.name);
-  const visible = () => figure.series.map((series, i) => ({ ...series, i })).filter(({ i }) => !hidden.has(i));
-  const lost = log ? figure.series.flatMap((s) => s.y).filter((v) => v !== null && v <= 0).length : 0;
+  const off = new Set(), log = figure.log_y;
+  const panels = figure.panels || [{ name: "", series: figure.series }];
+  const labels = typeof figure.x === "string" ? { "": figure.x } : figure.x, keys = Object.keys(labels);
+  const along = (series, key) => (key ? series.x[key] : series.x);
+  let panel = panels[0], second = 1;
+  if (panels.length > 1) stage.tools.append(chooser("setting", panels.map((p) => p.name), (i) => { panel = panels[i]; stage.redraw(); }));
+  if (keys.length > 2) stage.tools.append(chooser("beside epochs", keys.slice(1).map((k) => labels[k]), (i) => { second = i + 1; stage.redraw(); }));
+
+  const visible = () => panel.series.map((series, i) => ({ ...series, i })).filter(({ name }) => !off.has(name));
+  const lost = () => (log ? panel.series.flatMap((s) => s.y).filter((v) => v !== null && v <= 0).length : 0);
 
   // A gap in the values is a gap in the line.
-  function pieces(series, ...keys) {
+  function pieces(series, ...of) {
     const found = [[]];
-    series.x.forEach((x, k) => {
-      if (keys.every((key) => drawable(series[key][k], log))) found.at(-1).push(k);
+    series.y.forEach((_, k) => {
+      if (of.every((name) => drawable(series[name][k], log))) found.at(-1).push(k);
       else if (found.at(-1).length) found.push([]);
     });
     return found.filter((piece) => piece.length);
   }
 
   function draw(width) {
-    const look = theme();
-    const some = visible().length ? visible() : figure.series;
-    const domain = roomy(extent(some.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), log), log);
-    const xDomain = roomy(extent(figure.series.flatMap((s) => s.x)), false, 0.015);
-    const beside = width >= 620 && names.length <= 9;
-    const top = beside ? { entries: [], height: 0 } : flow(names, width);
-    const tall = Math.round(Math.max(230, Math.min(380, width * 0.52)));
-    const room = beside ? Math.min(190, Math.max(0, ...names.map((n) => textWidth(n)))) + 44 : 12;
-    const area = { left: axisWidth(domain, tall, log), top: top.height + 26, right: width - room, bottom: top.height + 26 + tall };
-    const root = sheet(width, area.bottom + 44, figure.title);
-    const pen = svgPen(root);
-    const y = valueAxis(pen, area, domain, log, apart(figure.y) + (lost ? ` (log; ${lost} values not above 0 are left out)` : ""), look);
-    const x = scale(xDomain, [area.left, area.right]);
-    baseline(pen, area, look);
-    for (const tick of ticks(xDomain, (area.right - area.left) / 80)) {
-      pen.line([[x(tick.at), area.bottom + 0.5], [x(tick.at), area.bottom + 5]], look.soft);
-      pen.text(x(tick.at), area.bottom + 18, tick.text, { anchor: "middle", fill: look.soft });
-    }
-    pen.text((area.left + area.right) / 2, area.bottom + 37, clip(figure.x, area.right - area.left), { anchor: "middle", fill: look.ink });
-    for (const series of visible()) line(root, series, x, y, look);
-    const sample = (own, i, sx, sy) => {
-      own.line([[sx, sy], [sx + 20, sy]], look.series(i), 2, figure.series[i].dashed ? "5 3" : null);
-      marker(own, i, sx + 10, sy, look.series(i));
-    };
-    legend(root, beside ? ends(area, y) : top.entries, names, sample, stage, hidden, look);
-    root.append(reader(area, x, y, look));
+    const look = theme(), entry = switches(off);
+    const top = flow(panel.series.map((series, i) => entry(series.name, series.name, (pen, x, y) => {
+      pen.line([[x, y], [x + 22, y]], look.of(series, i), 2.2, dashOf(series));
+      marker(pen, sparsityOf(series), x + 11, y, look.of(series, i));
+    })), width);
+    const shown = keys.length > 1 ? [keys[0], keys[second]] : keys;
+    const beside = shown.length > 1 && width >= 660, wide = beside ? width / 2 : width;
+    const tall = Math.round(Math.max(220, Math.min(360, wide * 0.62))), block = tall + 76;
+    const root = sheet(width, top.height + (beside ? 1 : shown.length) * block, figure.title);
+    shown.forEach((key, c) => {
+      const left = beside ? c * wide : 0, above = top.height + (beside ? 0 : c * block) + 28;
+      chart(root, key, { left, right: left + wide - (beside && !c ? 26 : 10), top: above, bottom: above + tall }, look);
+    });
+    legend(root, top.placed, stage, look);
     return root;
   }
 
-  function line(root, series, x, y, look) {
-    const group = svg("g", { "data-line": series.i });
-    const pen = svgPen(group), colour = look.series(series.i);
+  function chart(root, key, area, look) {
+    const some = visible().length ? visible() : panel.series;
+    const { per, label, tell } = unit(key, labels[key], some.flatMap((s) => along(s, key)));
+    const places = some.flatMap((s) => along(s, key)).map((v) => v / per);
+    const axes = {
+      x: { domain: roomy(extent(places), false, 0.015), label, whole: places.every(Number.isInteger) },
+      y: { domain: roomy(extent(some.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), log), log), log,
+        label: apart(figure.y) + (lost() ? ` (log; ${lost()} values not above 0 are left out)` : "") },
+    };
+    area.left += axisWidth(axes.y, area);
+    const { x, y } = frame(svgPen(root), area, axes, look);
+    for (const series of visible()) line(root, series, key, (v) => x(v / per), y, look);
+    root.append(reader(area, key, (v) => x(v / per), y, look, key === "seconds" ? tell : show));
+  }
+
+  function line(root, series, key, x, y, look) {
+    const group = svg("g", { "data-line": series.i }), pen = svgPen(group), colour = look.of(series, series.i), at = along(series, key);
     if (series.low && series.high) {
       for (const piece of pieces(series, "low", "high")) {
-        const edge = (key) => piece.map((k) => [x(series.x[k]), y(series[key][k])]);
-        pen.polygon([...edge("high"), ...edge("low").reverse()], colour).setAttribute("opacity", 0.16);
+        const edge = (name) => piece.map((k) => [x(at[k]), y(series[name][k])]);
+        pen.polygon([...edge("high"), ...edge("low").reverse()], colour).setAttribute("opacity", 0.13);
       }
     }
     for (const piece of pieces(series, "y")) {
-      const points = piece.map((k) => [x(series.x[k]), y(series.y[k])]);
-      pen.line(points, colour, 2, series.dashed ? "6 4" : null);
-      if (series.x.length <= 30 || points.length === 1) points.forEach(([px, py]) => marker(pen, series.i, px, py, colour));
+      const points = piece.map((k) => [x(at[k]), y(series.y[k])]);
+      pen.line(points, colour, 2, dashOf(series));
+      if (at.length <= 30 || points.length === 1) points.forEach(([px, py]) => marker(pen, sparsityOf(series), px, py, colour, 2.8));
     }
     root.append(group);
   }
 
-  // Names stand at the ends of their lines, moved apart where they would touch.
-  function ends(area, y) {
-    const inside = (v) => Math.min(area.bottom - 2, Math.max(area.top + 4, v));
-    const entries = figure.series.map((series) => {
-      const last = series.y.filter((v) => drawable(v, log)).at(-1);
-      return { text: clip(series.name, 190), x: area.right + 14, y: (last === undefined ? area.bottom : inside(y(last))) + 4 };
-    });
-    const sorted = [...entries].sort((a, b) => a.y - b.y);
-    for (let k = 1; k < sorted.length; k++) sorted[k].y = Math.max(sorted[k].y, sorted[k - 1].y + 18);
-    const over = Math.max(0, (sorted.at(-1)?.y || 0) - area.bottom - 4);
-    for (let k = sorted.length - 1, limit = Infinity; over && k >= 0; k--) {
-      sorted[k].y = Math.min(sorted[k].y, k === sorted.length - 1 ? area.bottom + 4 : limit - 18);
-      limit = sorted[k].y;
-    }
-    return entries;
-  }
-
-  function reader(area, x, y, look) {
-    const stops = [...new Set(visible().flatMap((series) => series.x))].sort((a, b) => a - b);
+  // The pointer reads, of every series, the value that is nearest to it along the axis.
+  function reader(area, key, x, y, look, tell) {
+    const stops = [...new Set(visible().flatMap((series) => along(series, key)))].sort((a, b) => a - b);
     const marks = svg("g", { "pointer-events": "none" });
     let now = -1;
+    const nearest = (values, at) => values.reduce((best, v, k) => (Math.abs(v - at) < Math.abs(values[best] - at) ? k : best), 0);
     const read = (k, event) => {
       now = k;
-      const at = stops[k], pen = svgPen(marks);
+      const at = stops[k], pen = svgPen(marks), lines = [];
       marks.replaceChildren();
       pen.line([[x(at), area.top], [x(at), area.bottom]], look.soft, 1, "2 3");
-      const lines = [{ text: `${apart(figure.x)}: ${show(at)}` }];
       for (const series of visible()) {
-        const place = series.x.indexOf(at), value = series.y[place];
-        if (place < 0 || value === null) continue;
-        const band = series.low && series.high ? ` (${show(series.low[place])} to ${show(series.high[place])})` : "";
-        lines.push({ colour: look.series(series.i), text: `${apart(series.name)}: ${show(value)}${band}` });
-        if (drawable(value, log)) marker(pen, series.i, x(at), y(value), look.series(series.i), 4.5);
+        const i = nearest(along(series, key), at), value = series.y[i];
+        if (value === null || (!key && along(series, key)[i] !== at)) continue;
+        const band = series.low && series.high ? ` (${show(series.low[i])} to ${show(series.high[i])})` : "";
+        lines.push({ value, colour: look.of(series, series.i), text: `${apart(series.name)}: ${show(value)}${band}` });
+        if (drawable(value, log)) marker(pen, sparsityOf(series), x(along(series, key)[i]), y(value), look.of(series, series.i), 4.5);
       }
-      tip.show(event, lines);
+      tip.show(event, [{ text: `${apart(labels[key])}: ${tell(at)}` }, ...lines.sort((a, b) => b.value - a.value).slice(0, 16)]);
     };
     const point = (event) => {
       if (!stops.length) return;
       const px = event.clientX - pad.getBoundingClientRect().left + area.left;
-      read(stops.reduce((best, at, k) => (Math.abs(x(at) - px) < Math.abs(x(stops[best]) - px) ? k : best), 0), event);
+      read(nearest(stops.map(x), px), event);
     };
-    const keys = (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!step || !stops.length) return;
+    const step = (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!move || !stops.length) return;
       event.preventDefault();
-      const next = Math.min(stops.length - 1, Math.max(0, now + step));
-      const box = pad.getBoundingClientRect();
+      const next = Math.min(stops.length - 1, Math.max(0, now + move)), box = pad.getBoundingClientRect();
       read(next, { clientX: box.left + x(stops[next]) - area.left, clientY: box.top + 20 });
     };
-    const clear = () => {
-      marks.replaceChildren();
-      tip.hide();
-    };
+    const clear = () => { marks.replaceChildren(); tip.hide(); };
     const pad = svg("rect", {
       class: "pad", x: area.left, y: area.top, width: area.right - area.left, height: area.bottom - area.top, fill: "transparent",
       tabindex: 0, role: "img", "aria-label": `${figure.title}: left and right arrow keys read the values`,
-      onpointermove: point, onpointerdown: point, onpointerleave: clear, onblur: clear, onkeydown: keys,
+      onpointermove: point, onpointerdown: point, onpointerleave: clear, onblur: clear, onkeydown: step,
     });
     return svg("g", {}, pad, marks);
   }
 
   function rows() {
-    const table = [["series", figure.x, figure.y, "low", "high"]];
-    for (const s of figure.series) s.x.forEach((x, k) => table.push([s.name, x, s.y[k], s.low?.[k], s.high?.[k]]));
+    const table = [["panel", "series", ...keys.map((k) => labels[k]), figure.y, "low", "high"]];
+    for (const p of panels) for (const s of p.series) {
+      s.y.forEach((y, k) => table.push([p.name, s.name, ...keys.map((key) => along(s, key)[k]), y, s.low?.[k], s.high?.[k]]));
+    }
     return table;
   }
   return { draw, rows };

@@ -1,15 +1,11 @@
-// The page itself: head, contents, tables, figures.
-const GROUPS = {
-  lines: "Curves", surface: "Loss landscapes", heat: "Maps", bars: "Comparisons", tiles: "Feature maps", film: "Masks over training",
-};
+// The page itself: what was found, what was run, and then section by section.
 const main = document.getElementById("main");
 const contents = el("ul");
 const redraws = [];
-const tables = [];
 
-function section(id, title) {
+function section(title) {
+  const id = `section-${slug(title)}`, list = el("ul");
   const node = el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title));
-  const list = el("ul");
   contents.append(el("li", {}, el("a", { href: `#${id}` }, title), list));
   main.append(node);
   return {
@@ -26,52 +22,19 @@ const heading = (id, thing, saves) => el("div", { class: "head" }, el("h3", { id
 function head() {
   const facts = el("dl", { class: "facts" });
   for (const [name, value] of Object.entries(DATA.facts)) facts.append(el("div", {}, el("dt", {}, name), el("dd", { dir: "auto" }, value)));
-  main.append(el("header", {}, el("h1", { dir: "auto" }, DATA.title), facts, DATA.tables.length ? summary() : null));
-}
-
-// How many cells have which verdict; a click shows them in every table.
-function summary() {
-  const rows = DATA.tables.flatMap((table) => table.rows);
-  const cells = rows.filter((row) => !row.control).flatMap((row) => row.cells).filter(Boolean);
-  const controls = rows.filter((row) => row.control).flatMap((row) => row.cells).filter(wasRun).length;
-  const run = cells.filter(wasRun).length;
-  const bar = el("div", { class: "bar", "aria-hidden": "true" });
-  const words = el("div", { class: "words" });
-  let chosen = "everything";
-  for (const [word, [, colour]] of Object.entries(DATA.verdicts)) {
-    const count = cells.filter((cell) => cell.verdict === word).length;
-    if (!count) continue;
-    const piece = el("i");
-    piece.style.flexGrow = count;
-    piece.style.background = colour;
-    bar.append(piece);
-    if (!word) {
-      words.append(el("span", { class: "plain" }, el("strong", {}, show(count)), " without a verdict"));
-      continue;
-    }
-    words.append(button("", (event) => {
-      chosen = chosen === word ? "everything" : word;
-      tables.forEach((table) => table.filter(chosen));
-      for (const other of words.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === event.currentTarget && chosen === word));
-    }, { class: "verdict", "aria-pressed": "false" }));
-    words.lastChild.append(el("strong", {}, show(count)), " ", chip(word));
-  }
-  const lead = el("p", { class: "lead" }, el("strong", {}, show(run)), ` of ${show(cells.length)} cells of the paper's tables were run here`,
-    controls ? `, and ${show(controls)} of our own as controls.` : ".");
-  return el("div", { class: "summary" }, lead, bar, words);
+  const header = el("header", {}, el("h1", { dir: "auto" }, DATA.title));
+  DATA.lead.forEach((text, i) => header.append(el("p", { class: i ? "second" : "lead", dir: "auto" }, text)));
+  main.append(header);
+  if (DATA.cover) addFigure({ add: (node) => header.append(node) }, DATA.cover);
+  header.append(facts);
 }
 
 function addTable(place, table) {
-  const id = `table-${slug(table.name)}`, view = tableView(table);
-  tables.push(view);
-  const notes = el("ul", { class: "notes" });
+  const id = `table-${slug(table.name)}`, view = tableView(table), notes = el("ul", { class: "notes" });
   for (const [text, mark] of view.letters) notes.append(el("li", { dir: "auto" }, el("sup", {}, mark), ` ${text}`));
   for (const text of table.notes || []) notes.append(el("li", { dir: "auto" }, text));
-  const node = el("article", { id, class: "table", "aria-labelledby": `${id}-title` }, heading(id, table, downloads(table.name, view)),
-    table.note ? el("p", { class: "note", dir: "auto" }, table.note) : null,
-    el("div", { class: "tools" }, ...view.tools.filter(Boolean)), view.box,
-    notes.children.length ? notes : null);
-  place.add(node, id, table.title);
+  place.add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` }, heading(id, table, downloads(table.name, view)),
+    table.note ? el("p", { class: "note", dir: "auto" }, table.note) : null, view.node, notes.children.length ? notes : null), id, table.title);
 }
 
 function addFigure(place, figure) {
@@ -104,13 +67,22 @@ function setTheme(name) {
 
 setTheme(wish.matches ? "dark" : "light");
 head();
-if (DATA.tables.length) {
-  const place = section("tables", "Tables");
-  DATA.tables.forEach((table) => addTable(place, table));
+if (DATA.comparisons.length) {
+  const view = comparisonView(DATA.comparisons), id = "comparisons", title = "Every arm, by setting";
+  section("Against SGD").add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` },
+    heading(id, { title }, downloads("comparisons", view)),
+    el("p", { class: "note" }, "Mean over seeds with Student's 95 % interval. The difference is taken seed by seed; its bar is dark where the interval leaves zero out. "
+      + "Where SGD was trained in several ways, the one with the highest mean is the reference."), view.node), id, title);
 }
-for (const kind of new Set(DATA.figures.map((figure) => figure.kind))) {
-  const place = section(`kind-${kind}`, GROUPS[kind]);
-  DATA.figures.filter((figure) => figure.kind === kind).forEach((figure) => addFigure(place, figure));
+const sections = new Map();
+for (const figure of DATA.figures) sections.set(figure.section, [...(sections.get(figure.section) || []), figure]);
+for (const [title, figures] of sections) {
+  const place = section(title);
+  figures.forEach((figure) => addFigure(place, figure));
+}
+if (DATA.tables.length) {
+  const place = section("Beside the paper");
+  DATA.tables.forEach((table) => addTable(place, table));
 }
 const fold = el("details", {}, el("summary", {}, "Contents"), contents);
 fold.open = matchMedia("(min-width: 72rem)").matches;

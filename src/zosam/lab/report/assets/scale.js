@@ -11,6 +11,13 @@ function extent(values, log) {
   return low > high ? [log ? 0.1 : 0, 1] : [low, high];
 }
 
+// The values without those that lie far from all others.
+function usual(values) {
+  const all = [...values].sort((a, b) => a - b), at = (share) => all[Math.round(share * (all.length - 1))];
+  const far = 4 * (at(0.75) - at(0.25)) + 1;
+  return all.filter((v) => v >= at(0.25) - far && v <= at(0.75) + far);
+}
+
 // A little air around the values, so that no line runs along the edge.
 function roomy([low, high], log, share = 0.05) {
   if (log) return roomy([Math.log10(low), Math.log10(high)], false, share).map((v) => 10 ** v);
@@ -25,9 +32,9 @@ function scale([low, high], [from, to], log) {
 
 const superscript = (k) => String(k).replace("-", "⁻").replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
 
-function ticks([low, high], count, log) {
+function ticks([low, high], count, log, whole) {
   if (log) return logTicks([low, high], count);
-  const rough = (high - low) / Math.max(1, count);
+  const rough = Math.max((high - low) / Math.max(1, count), whole ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
   const digits = Math.min(20, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));

@@ -1,10 +1,5 @@
-// Tables: what the paper printed beside what we measured, as a grid or as a list, filtered by verdict.
+// Results as rows: the value by seed as dots, the paired difference as a bar with its interval, the cost.
 const wasRun = (cell) => Boolean(cell) && cell.ours !== "" && cell.verdict !== "not run";
-const FILTERS = {
-  "everything": () => true,
-  "only what was run": wasRun,
-};
-for (const word of Object.keys(DATA.verdicts)) if (word) FILTERS[word] = (cell) => Boolean(cell) && cell.verdict === word;
 
 function chip(verdict) {
   if (!verdict) return null;
@@ -14,75 +9,114 @@ function chip(verdict) {
   return node;
 }
 
+// A little drawing in a cell; its colours are the page's, so that it follows the theme by itself.
+function little(wide, tall, label, marks) {
+  const root = svg("svg", { width: wide, height: tall, viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": label, class: "little" }, svg("title", {}, label));
+  for (const [tag, attributes] of marks) root.append(svg(tag, attributes));
+  return root;
+}
+
+// One dot for each seed, on the scale of the block.
+function strip(seeds, domain) {
+  const values = Object.entries(seeds), place = scale(domain, [6, 114]), x = (value) => Math.max(3, Math.min(117, place(value)));
+  const label = values.map(([seed, value]) => `seed ${seed}: ${value.toFixed(2)}`).join(", ");
+  return little(120, 18, label, [
+    ["line", { class: "axis", x1: 0, x2: 120, y1: 9, y2: 9 }],
+    ...values.map(([, value]) => ["circle", { class: "seed", cx: x(value), cy: 9, r: 3.4 }]),
+  ]);
+}
+
+// The difference with its interval around zero: dark if the interval leaves zero out; arrows where it goes on.
+function gapBar(gap, reach) {
+  const x = (value) => 70 + (Math.max(-1.03, Math.min(1.03, value / reach)) * 66), half = gap.half ?? 0;
+  const [low, high] = [gap.mean - half, gap.mean + half], clear = gap.half !== null && (low > 0 || high < 0);
+  const arrow = (end, to) => (Math.abs(end) > reach * 1.03 ? [["path", { class: "end", d: `M${to},5 l${Math.sign(end) * 5},4 l${-Math.sign(end) * 5},4 z` }]] : []);
+  return little(140, 18, `difference ${gap.text}${gap.half === null ? ", one seed" : ""}`, [
+    ["line", { class: "axis", x1: 70, x2: 70, y1: 1, y2: 17 }],
+    ...(gap.half === null ? [] : [["line", { class: clear ? "span clear" : "span", x1: x(low), x2: x(high), y1: 9, y2: 9 }]]),
+    ["circle", { class: clear ? "mean clear" : "mean", cx: x(gap.mean), cy: 9, r: 4 }],
+    ...arrow(low, 4), ...arrow(high, 136),
+  ]);
+}
+
+// So far bars reach: all of the usual intervals; one that is far wider than the others is cut off.
+function reachOf(rows) {
+  const ends = rows.filter((row) => row.gap).map((row) => Math.abs(row.gap.mean) + (row.gap.half ?? 0)).sort((a, b) => a - b);
+  return ends.length ? Math.min(ends.at(-1), 2.5 * ends[ends.length >> 1]) || 1 : 1;
+}
+
+// A table of rows {name, ours, seeds, gap, cost, paper, verdict, mark}; columns that nobody fills are left out.
+function resultTable(caption, rows, reach, heads = {}) {
+  const domain = roomy(extent(usual(rows.flatMap((row) => Object.values(row.seeds || {})))), false, 0.02);
+  const columns = [
+    ["ours", heads.ours || "ours ± 95 %", (row) => [row.ours, row.mark]],
+    ["strip", "by seed", (row) => (Object.keys(row.seeds || {}).length ? [strip(row.seeds, domain)] : [])],
+    ["gap", heads.gap || "difference", (row) => (row.gap ? [row.gap.text] : row.reference ? ["reference"] : row.difference ? [row.difference] : [])],
+    ["bar", `± ${show(Number(reach.toPrecision(2)))}`, (row) => (row.gap ? [gapBar(row.gap, reach)] : [])],
+    ["paper", "paper", (row) => (row.paper ? [row.paper] : [])],
+    ["verdict", "verdict", (row) => (row.verdict ? [chip(row.verdict)] : [])],
+    ["cost", heads.cost, (row) => (row.cost && heads.cost ? [row.cost] : [])],
+  ].filter(([, , fill]) => rows.some((row) => fill(row).some((piece) => piece !== null && piece !== undefined && piece !== "")));
+  const swatch = (row) => {
+    if (!DATA.styles[row.name]) return null;
+    const node = el("i", { class: "swatch" });
+    node.style.setProperty("--light", DATA.styles[row.name][0]);
+    node.style.setProperty("--dark", DATA.styles[row.name][1]);
+    return node;
+  };
+  return el("table", { class: "results" }, el("caption", {}, caption),
+    el("thead", {}, el("tr", {}, el("td"), ...columns.map(([key, head]) => el("th", { scope: "col", class: key }, head)))),
+    el("tbody", {}, ...rows.map((row) => el("tr", { class: row.control ? "control" : null },
+      el("th", { scope: "row", dir: "auto", title: row.note || null }, swatch(row), row.name),
+      ...columns.map(([key, , fill]) => el("td", { class: key, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
+}
+
+// Every setting that was run: its arms against SGD.
+function comparisonView(settings) {
+  const reach = reachOf(settings.flatMap((setting) => setting.rows));
+  const cost = (row) => `${duration(row.seconds)}${row.passes === null ? "" : `, × ${row.passes.toFixed(2)}`}`;
+  const block = (setting) => el("div", { class: "block" }, el("h4", { dir: "auto" }, setting.name),
+    el("div", { class: "scroll" }, resultTable(setting.name, setting.rows.map((row) => ({ ...row, cost: cost(row), reference: row.name === setting.reference })), reach,
+      { ours: "accuracy, % ± 95 %", gap: "against SGD", cost: "time, × passes" })));
+  const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), rest = settings.filter((setting) => !compared.includes(setting));
+  const node = el("div", {}, ...compared.slice(0, 6).map(block));
+  for (const [some, words] of [[compared.slice(6), "more settings"], [rest, "settings without a pair to compare"]]) {
+    if (some.length) node.append(el("details", { class: "rest" }, el("summary", {}, `${some.length} ${words}`), ...some.map(block)));
+  }
+  return {
+    node,
+    rows: () => [["setting", "arm", "sparsity", "accuracy", "difference", "half width", "seconds", "passes as ratio", "by seed"],
+      ...settings.flatMap((setting) => setting.rows.map((row) => [setting.name, row.name, row.sparsity, row.ours, row.gap?.mean, row.gap?.half, row.seconds, row.passes,
+        Object.values(row.seeds).map((v) => v.toFixed(4)).join(" ")]))],
+  };
+}
+
+// A table of the paper: what was run, column by column; the rest is folded.
 function tableView(table) {
   const letters = new Map(); // a note of a cell is a footnote; the same note has the same letter
-  table.rows.forEach((row) => row.cells.forEach((cell) => {
-    if (cell?.note && !letters.has(cell.note)) letters.set(cell.note, letter(letters.size));
-  }));
-  const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title });
-  const status = el("span", { class: "reading", role: "status" });
-  let filter = "everything", list = table.columns.length < 2;
-
-  const foot = (cell) => (cell.note ? el("sup", { title: cell.note }, letters.get(cell.note)) : null);
-  const line = (name, ...inside) => (inside.some(Boolean) ? el("div", { class: name }, ...inside) : null);
-
-  function gridCell(cell, keep) {
-    if (!cell) return el("td", { class: "none" }, "");
-    return el("td", { class: keep(cell) ? null : "faded", "data-verdict": cell.verdict },
-      line("ours", cell.ours || null, foot(cell)), line("paper", cell.paper ? `paper ${cell.paper}` : null),
-      line("paper", cell.difference ? `difference ${cell.difference}` : null), chip(cell.verdict), line("cost", cell.cost ? `cost ${cell.cost}` : null));
-  }
-
-  function listRows(row, keep) {
-    return row.cells.flatMap((cell, j) => (cell && keep(cell) ? [el("tr", { class: row.control ? "control" : null },
-      el("th", { scope: "row", dir: "auto" }, row.name),
-      table.columns.length > 1 ? el("td", { class: "word", dir: "auto" }, table.columns[j]) : null,
-      el("td", {}, cell.paper), el("td", { class: "ours" }, cell.ours, foot(cell)), el("td", {}, cell.difference),
-      el("td", { class: "word" }, chip(cell.verdict)), el("td", {}, cell.cost))] : []));
-  }
-
-  function gridRow(row, keep) {
-    return el("tr", { class: row.control ? "control" : null },
-      el("th", { scope: "row", dir: "auto" }, row.name), ...row.cells.map((cell) => gridCell(cell, keep)));
-  }
-
-  function redraw() {
-    const keep = FILTERS[filter];
-    const heads = list
-      ? ["", ...(table.columns.length > 1 ? [""] : []), "paper", "ours ± CI", "difference", "verdict", "cost"]
-      : ["", ...table.columns];
-    const shown = table.rows.filter((row) => filter === "everything" || row.cells.some((cell) => cell && keep(cell)));
-    const body = (control) => {
-      const rows = shown.filter((row) => Boolean(row.control) === control);
-      const lines = rows.flatMap((row) => (list ? listRows(row, keep) : [gridRow(row, keep)]));
-      if (!lines.length) return null;
-      const title = el("tr", { class: "part" }, el("th", { colspan: heads.length, scope: "rowgroup" }, el("span", {}, "Controls")));
-      return el("tbody", { class: control ? "controls" : null }, control ? title : null, ...lines);
-    };
-    box.replaceChildren(el("table", { class: list ? "list" : "grid" },
-      el("caption", {}, table.title),
-      el("thead", {}, el("tr", {}, ...heads.map((head) => (head ? el("th", { scope: "col", dir: "auto" }, head) : el("td"))))),
-      body(false), body(true)));
-    const cells = table.rows.flatMap((row) => row.cells).filter(Boolean);
-    const n = cells.filter(keep).length;
-    status.textContent = filter === "everything" ? "" : `${n} of ${cells.length} cells`;
-    select.value = filter;
-  }
-
-  const present = new Set(table.rows.flatMap((row) => row.cells.map((cell) => cell?.verdict)));
-  const options = Object.keys(FILTERS).filter((name) => !(name in DATA.verdicts) || present.has(name));
-  const select = el("select", { onchange: () => { filter = select.value; redraw(); } });
-  options.forEach((name) => select.append(el("option", {}, name)));
-  const shape = button(list ? "As a grid" : "As a list", () => {
-    list = !list;
-    shape.textContent = list ? "As a grid" : "As a list";
-    redraw();
+  const marked = (cell) => {
+    if (!cell.note) return null;
+    if (!letters.has(cell.note)) letters.set(cell.note, letter(letters.size));
+    return el("sup", { title: cell.note }, letters.get(cell.note));
+  };
+  const column = (j, keep) => table.rows.flatMap((row) => (row.cells[j] && keep(row.cells[j], row)
+    ? [{ ...row.cells[j], name: row.name, control: row.control, note: row.cells[j].cost, mark: marked(row.cells[j]) }] : []));
+  const blocks = (keep) => table.columns.flatMap((name, j) => {
+    const rows = column(j, keep);
+    return rows.length ? [el("div", { class: "block" }, table.columns.length > 1 ? el("h4", { dir: "auto" }, name) : null,
+      el("div", { class: "scroll" }, resultTable(`${table.title}: ${name}`, rows, reachOf(rows))))] : [];
   });
-  redraw();
+  const folds = [
+    ["rows of our own, with the same measure", (cell, row) => wasRun(cell) && row.control],
+    ["printed cells that were not run here", (cell) => !wasRun(cell) && cell.paper !== ""],
+  ];
+  const node = el("div", {}, ...blocks((cell, row) => wasRun(cell) && !row.control));
+  for (const [words, keep] of folds) {
+    const count = table.rows.flatMap((row) => row.cells.filter((cell) => cell && keep(cell, row))).length;
+    if (count) node.append(el("details", { class: "rest" }, el("summary", {}, `${count} ${words}`), ...blocks(keep)));
+  }
   return {
-    box, letters,
-    tools: [el("label", { class: "tool" }, "show ", select), table.columns.length > 1 ? shape : null, status],
-    filter(name) { filter = options.includes(name) ? name : filter; redraw(); },
+    node, letters,
     rows: () => [
       ["row", "control", "column", "paper", "ours", "difference", "verdict", "cost", "note"],
       ...table.rows.flatMap((row) => row.cells.flatMap((c, j) => (c ? [[

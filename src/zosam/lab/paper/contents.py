@@ -1,0 +1,120 @@
+"""The report's content: what the runs say by themselves, the figures that were measured, the paper's tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from zosam.lab.paper import recipes
+from zosam.lab.paper.figure import FIGURES, load_figure
+from zosam.lab.paper.results_store import Book
+from zosam.lab.paper.show import filled
+from zosam.lab.paper.table import NAMES, load
+from zosam.lab.report import overview
+from zosam.lab.report.arms import Arm, Line, arms_of, is_trial, settings_of
+from zosam.lab.report.finding import best_use, facts, finding, what_was_run
+from zosam.lab.report.page import Report
+
+FROM_LINES = {"convergence", "variance", "corruptions", "budget", "throughput"}
+"""Figures of the paper that the report draws from the runs anew, if it has all of them."""
+
+SECTIONS = {
+    "surface": "Loss surfaces", "features": "Feature maps", "corruptions": "Corrupted pictures", "masks": "Masks",
+    "throughput": "Side by side", "budget": "Side by side",
+}  # fmt: skip
+ORDER = ("Over training", "Loss surfaces", "Masks", "Feature maps", "Corrupted pictures", "Side by side", "Tuning")
+
+
+def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3, only: str | None = None) -> Report:
+    """All that is there, as a report; a ValueError if nothing is."""
+    names, tiers = recipes.labels(), [tier] if tier else list(recipes.TIERS)
+    lines = _chosen(book.entries(), names, only)
+    trials = [line for line in lines if is_trial(line)]
+    results = [line for line in lines if not is_trial(line)] or trials
+    drawings = _drawings(figures, tiers, book)
+    arms = arms_of(results, names)
+    if not arms and not drawings:
+        raise ValueError(
+            "there is no run and no figure to show: begin with `zosam table 1`, or name files of --results"
+        )
+    settings = settings_of(arms)
+    watched = settings_of(arms_of((line for line in lines if _is_watched(line)), names))
+    own = [
+        ("Over training", overview.convergence(settings)),
+        ("Over training", overview.losses(settings)),
+        ("Over training", overview.variance(watched)),
+        *(("Corrupted pictures", figure) for figure in overview.corruptions(arms)),
+        *(("Tuning", figure) for figure in overview.tuning(trials, names)),
+    ]
+    lead = [finding(settings), best_use(arms), what_was_run(arms, len(trials) if results is not trials else 0)]
+    return Report(
+        title="Sparse training, sharpness-aware: what was measured",
+        lead=lead if arms else [],
+        facts=facts(lines),
+        cover=overview.tradeoff(arms) if arms else None,
+        comparisons=overview.comparisons(settings),
+        figures=_sorted([*({**figure, "section": section} for section, figure in own if figure), *drawings]),
+        tables=_tables(book, tiers, seeds),
+    )
+
+
+def _chosen(lines: Iterable[Line], names: dict[str, str], only: str | None) -> list[Line]:
+    found = list(lines)
+    if only is None:
+        return found
+    try:
+        pattern = re.compile(only, re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"--only takes a regular expression, and {only!r} is none ({error})") from None
+
+    def words(arm: Arm) -> str:
+        return f"{arm.task}, {arm.where}, {arm.name}"
+
+    return [line for line in found if pattern.search(words(arms_of([line], names)[0]))]
+
+
+def _is_watched(line: Line) -> bool:
+    return "gradient_variance" in line["epochs"][-1]
+
+
+def _tables(book: Book, tiers: list[str], seeds: int) -> list[dict[str, Any]]:
+    """The paper's tables that have a number of ours, with names of their own where several tiers have them."""
+    found = [filled(load(name, tier), book, seeds) for tier in tiers for name in NAMES]
+    shown = [t for t in found if any(cell and cell["ours"] for row in t["rows"] for cell in row["cells"])]
+    several = len({t["tier"] for t in shown}) > 1
+    return [{**t, "name": f"{t['tier']}-{t['name']}"} if several else t for t in shown]
+
+
+def _drawings(folder: Path, tiers: list[str], book: Book) -> list[dict[str, Any]]:
+    found = []
+    for tier in tiers:
+        for file in sorted(folder.glob(f"{tier}-*.json")):
+            drawing = json.loads(file.read_text())
+            name = _declared(str(drawing.get("name", "")))
+            if name is not None:
+                figure = load_figure(name, tier)
+                if figure.measure in FROM_LINES and all(book.get(run) is not None for run in figure.runs.values()):
+                    continue
+                drawing["section"] = SECTIONS.get(figure.measure, "Over training")
+            found.append({**drawing, "name": file.stem})
+    return found
+
+
+def _declared(name: str) -> str | None:
+    """The figure of `figures.toml` that a drawing belongs to: the longest name that its own begins with."""
+    return max((known for known in FIGURES if name.startswith(known)), key=len, default=None)
+
+
+def _sorted(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By section; within it as declared, and a surface before its line."""
+    place = {name: i for i, name in enumerate(FIGURES)}
+
+    def order(figure: dict[str, Any]) -> tuple[int, int, int]:
+        section = figure.get("section")
+        declared = next((i for n, i in place.items() if f"-{n}" in figure["name"]), -1)
+        return ORDER.index(section) if section in ORDER else len(ORDER), declared, len(figure["name"]) * (declared >= 0)
+
+    return sorted(figures, key=order)

@@ -1,0 +1,222 @@
+"""What result lines say by themselves: accuracy against cost, differences to SGD, curves, corruptions, tuning."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from zosam.lab.measure.convergence import LABELS, Unit, mean_curve
+from zosam.lab.measure.estimate import Estimate
+from zosam.lab.report.arms import BUSY, Arm, Line, Setting, arms_of, front, unsteady
+
+Figure = dict[str, Any]
+UNITS: dict[str, str] = {"seconds": "training time", "passes": "passes of a batch, a backward counting two"}
+ROBUSTBENCH = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+
+
+def style(arm: Arm) -> dict[str, Any]:
+    """What decides how the arm is drawn, on the page and in print."""
+    return {"name": arm.name, "optimizer": arm.optimizer, "sparsity": arm.sparsity}
+
+
+def tradeoff(arms: Sequence[Arm]) -> Figure:
+    """Accuracy against cost: a dot for each seed, and which arms are on the front, for each task and unit of cost."""
+    tasks: dict[str, list[Arm]] = defaultdict(list)
+    for arm in arms:
+        tasks[arm.task].append(arm)
+    noise = unsteady(arms)
+    units = dict(sorted(UNITS.items(), key=lambda item: item[0] != "passes")) if noise > BUSY else UNITS
+    busy = (
+        f" Equal trainings took up to {noise:.1f} times as long as one another (median arm), so the machine was busy:"
+        " read time with care."
+    )
+    panels = []
+    for task, own in sorted(tasks.items(), key=lambda item: -sum(len(arm.lines) for arm in item[1])):
+        fronts = {unit: {arm.run for arm in front(own, unit)} for unit in UNITS}
+        panels.append({"name": task, "arms": [_dots(arm, fronts) for arm in own]})
+    return {
+        "name": "tradeoff",
+        "kind": "scatter",
+        "title": "Accuracy against cost",
+        "note": "A dot for each seed, larger where the arm is on the front: no other reaches its mean accuracy at its"
+        " mean cost. Lines join the same arm at several lengths of training." + busy * (noise > BUSY),
+        "y": "test accuracy of the last epoch, %",
+        "x": units,
+        "panels": panels,
+    }
+
+
+def _dots(arm: Arm, fronts: Mapping[str, set[Any]]) -> dict[str, Any]:
+    return {
+        **style(arm),
+        "where": arm.where,
+        "epochs": arm.run.epochs,
+        "method": str(arm.run.method),
+        "front": [unit for unit, runs in fronts.items() if arm.run in runs],
+        "seeds": [{"seed": seed, "y": arm.accuracy[seed], **arm.cost(seed)} for seed in arm.lines],
+    }
+
+
+def comparisons(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+    """For each setting a row for each arm: by seed, on average, against SGD, and what it cost."""
+    return [
+        {
+            "name": setting.name,
+            "reference": setting.reference.name if setting.reference else "",
+            "rows": [_row(arm, setting) for arm in setting.arms],
+        }
+        for setting in settings
+    ]
+
+
+def _row(arm: Arm, setting: Setting) -> dict[str, Any]:
+    reference = setting.reference
+    return {
+        **style(arm),
+        "ours": arm.estimate.text(),
+        "seeds": arm.accuracy,
+        "gap": interval(setting.gaps.get(arm.name)),
+        "seconds": arm.mean_cost("seconds"),
+        "passes": arm.mean_cost("passes") / reference.mean_cost("passes") if reference else None,
+        "note": f"weight decay {arm.run.weight_decay:g}" + (f", rho {rho:g}" if (rho := _rho(arm)) is not None else ""),
+    }
+
+
+def interval(gap: Estimate | None) -> dict[str, Any] | None:
+    """A difference as the page draws it."""
+    return None if gap is None else {"mean": gap.mean, "half": gap.half_width, "text": gap.text(sign=True)}
+
+
+def convergence(settings: Iterable[Setting]) -> Figure | None:
+    """Test accuracy over epochs, seconds and passes, a panel for each setting."""
+    units: tuple[Unit, ...] = ("epochs", "seconds", "passes")
+    note = "Mean over seeds; the band goes from the lowest to the highest. The learning rate falls to zero at the end."
+    panels = _curves(settings, "test_accuracy", 100, units)
+    about = {"name": "convergence", "kind": "lines", "title": "Accuracy over training", "note": note}
+    axes = {unit: LABELS[unit] for unit in units}
+    return {**about, "x": axes, "y": "test accuracy, %", "log_y": False, "panels": panels} if panels else None
+
+
+def losses(settings: Iterable[Setting]) -> Figure | None:
+    """Training loss over epochs and seconds: whether a training has come to fit its data."""
+    panels = _curves(settings, "train_loss", 1, ("epochs", "seconds"))
+    note = "Mean over the steps of each epoch and over seeds, on pictures as training sees them."
+    about = {"name": "losses", "kind": "lines", "title": "Training loss", "note": note}
+    axes = {"epochs": LABELS["epochs"], "seconds": LABELS["seconds"]}
+    return {**about, "x": axes, "y": "training loss", "log_y": True, "panels": panels} if panels else None
+
+
+def variance(settings: Iterable[Setting]) -> Figure | None:
+    """Gradient variance over epochs, of the trainings that were watched."""
+    panels = _curves(settings, "gradient_variance", 1, ("epochs",))
+    note = "Trace of the covariance of the gradients that the optimizer stepped with, over the steps of each epoch."
+    about = {"name": "gradient-variance", "kind": "lines", "title": "Gradient variance", "note": note}
+    return {**about, "x": "epochs", "y": "gradient variance", "log_y": True, "panels": panels} if panels else None
+
+
+def _curves(settings: Iterable[Setting], key: str, factor: float, units: Sequence[Unit]) -> list[dict[str, Any]]:
+    panels = []
+    for setting in settings:
+        series = []
+        for arm in setting.arms:
+            seeds = [line["epochs"] for line in arm.lines.values()]
+            if len({len(epochs) for epochs in seeds}) == 1 and all(key in e for epochs in seeds for e in epochs):
+                found = mean_curve(seeds, units, key, factor)
+                x = found["x"] if len(units) > 1 else found["x"][units[0]]
+                series.append({**style(arm), **found, "x": x})
+        if series:
+            panels.append({"name": setting.name, "series": series})
+    return panels
+
+
+def corruptions(arms: Iterable[Arm]) -> list[Figure]:
+    """Accuracy on each corruption, a column for each arm and a panel for each severity; one figure for each setting."""
+    groups: dict[tuple[Any, ...], list[tuple[Arm, dict[str, list[float]]]]] = defaultdict(list)
+    for arm in arms:
+        notes = [line["corrupted"] for line in arm.lines.values() if line.get("corrupted")]
+        if notes:
+            groups[(arm.setting, notes[0].get("pictures"))].append((arm, _mean_by_corruption(notes)))
+    found = []
+    for at, ((_, pictures), own) in enumerate(groups.items()):
+        arm, rows = own[0][0], list(dict.fromkeys(name for _, values in own for name in values))
+        severities = max(len(v) for _, values in own for v in values.values())
+        views: dict[str, Callable[[list[float]], float]] = {"mean of severities": fmean}
+        views |= {f"severity {s + 1}": lambda v, s=s: v[s] for s in range(severities)}  # type: ignore[misc]
+        panels = []
+        for name, view in views.items():
+            grid = [[view(v[row]) if row in v else None for _, v in own] for row in rows]
+            means = [_mean_of(grid, rows, rows), _mean_of(grid, rows, ROBUSTBENCH)]
+            panels.append({"name": name, "values": [*means, *grid]})
+        many = "all pictures" if pictures is None else f"the first {pictures:,} pictures"
+        seeds = sorted({len(a.lines) for a, _ in own})
+        note = f"CIFAR-10-C, {many} of each corruption and severity; mean over {_counted(seeds)}. {arm.task}."
+        about = {"name": "corruptions" if at == 0 else f"corruptions-{at + 1}", "kind": "heat", "note": note}
+        plain = [name.replace("_", " ") for name in rows]
+        reference = next((i for i, (a, _) in enumerate(own) if a.optimizer == "sgd"), None)
+        found.append({
+            **about, "title": f"Accuracy on corrupted pictures: {arm.where}", "value": "accuracy, %",
+            "rows": [f"mean of {len(rows)}", "mean of RobustBench's 15", *plain], "columns": [a.name for a, _ in own],
+            "panels": panels, "reference": reference,
+        })  # fmt: skip
+    return found
+
+
+def _mean_by_corruption(notes: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """In per cent, over seeds."""
+    return {
+        name: [100 * fmean(each) for each in zip(*(n["accuracy"][name] for n in notes), strict=True)]
+        for name in notes[0]["accuracy"]
+        if all(name in n["accuracy"] for n in notes)
+    }
+
+
+def _mean_of(grid: list[list[float | None]], rows: list[str], wanted: Iterable[str]) -> list[float | None]:
+    """Of each column; None where one of those wanted is missing."""
+    chosen = [grid[rows.index(name)] if name in rows else [None] * len(grid[0]) for name in wanted]
+    return [None if None in column else fmean(column) for column in zip(*chosen, strict=True)]
+
+
+def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> list[Figure]:
+    """Validation accuracy over rho and weight decay, a panel for each optimizer; one figure for each setting."""
+    groups: dict[tuple[Any, ...], dict[str, list[Arm]]] = defaultdict(lambda: defaultdict(list))
+    for arm in arms_of(trials, names):
+        groups[arm.setting][arm.optimizer_name].append(arm)
+    found: list[Figure] = []
+    for panels in groups.values():
+        arms = [arm for own in panels.values() for arm in own]
+        rhos, decays = (
+            sorted({_rho(a) for a in arms}, key=lambda r: r or 0.0),
+            sorted({a.run.weight_decay for a in arms}),
+        )
+        if len(arms) < 3:
+            continue
+        values = {name: {(_rho(a), a.run.weight_decay): _held_out(a) for a in own} for name, own in panels.items()}
+        found.append({
+            "name": f"tuning-{len(found) + 1}", "kind": "heat", "title": f"Tuning: {arms[0].where}",
+            "note": f"Accuracy on held-out training pictures after the last epoch; {arms[0].task};"
+            f" {_counted(sorted({len(a.lines) for a in arms}))} of each, other seeds than those reported.",
+            "rows": ["no rho" if rho is None else f"rho {rho:g}" for rho in rhos],
+            "columns": [f"decay {decay:g}" for decay in decays],
+            "value": "validation accuracy, %",
+            "panels": [{"name": name, "values": [[v.get((r, d)) for d in decays] for r in rhos]}
+                       for name, v in values.items()],
+        })  # fmt: skip
+    return found
+
+
+def _rho(arm: Arm) -> float | None:
+    rho: float | None = arm.run.description.get("rho")
+    return rho
+
+
+def _held_out(arm: Arm) -> float:
+    return 100 * fmean(float(line["epochs"][-1]["validation_accuracy"]) for line in arm.lines.values())
+
+
+def _counted(counts: Sequence[int]) -> str:
+    return "one seed" if list(counts) == [1] else f"{' to '.join(map(str, counts))} seeds"
