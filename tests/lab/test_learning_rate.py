@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from zosam.lab.learning_rate import Constant, Cosine, Steps
+from zosam.lab.learning_rate import SCHEDULE, Constant, Cosine, Steps
+from zosam.lab.length import stretched
 
 STEPS = 7  # of an epoch
 
 
 def rates(schedule):
-    return [schedule(step / STEPS) for step in range(round(schedule.epochs * schedule.length * STEPS))]
+    return [schedule(step / STEPS) for step in range(round(schedule.epochs * STEPS))]
 
 
 def torchs(make, lr, steps):
@@ -94,23 +95,20 @@ def test_timms_schedule_on_updates():
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        (Cosine, {"warmup": 2, "minimum": 0.001, "cooldown": 3}),
-        (Steps, {"at": (8, 12), "warmup": 2}),
-        (Constant, {"warmup": 4}),
-    ],
+    "spec", ["cosine:warmup=2,minimum=0.001,cooldown=3", "steps:at=(8,12),warmup=2", "steps", "constant:warmup=4"]
 )
 @pytest.mark.parametrize("length", [2, 5, 0.5])
-def test_a_longer_training_goes_through_the_same_curve(kind, settings, length):
-    short = kind(lr=0.1, epochs=16, **settings)
-    long = kind(lr=0.1, epochs=16, length=length, **settings)
+def test_a_longer_training_goes_through_the_same_curve(spec, length):
+    choice = SCHEDULE.read(spec)
+    kind, longer = SCHEDULE.thing(choice.name), stretched(SCHEDULE, choice, length)
+    short = kind(lr=0.1, epochs=16, **choice.settings)
+    long = kind(lr=0.1, epochs=16 * length, **longer.settings)
     for step in range(16 * STEPS):
         assert long(step / STEPS * length) == pytest.approx(short(step / STEPS), rel=1e-12)
 
 
-def test_per_epoch_with_a_length_changes_between_epochs():
-    rate = Cosine(lr=0.1, epochs=4, length=2, per_epoch=True)
+def test_per_epoch_it_changes_between_epochs():
+    rate = Cosine(lr=0.1, epochs=8, per_epoch=True)
     assert len({rate(step / STEPS) for step in range(8 * STEPS)}) == 8
     assert rate(3 + 3 / STEPS) == rate(3) == pytest.approx(0.05 * (1 + math.cos(math.pi * 3 / 8)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,10 @@ from torch import nn
 from zosam import optim
 from zosam.distributed.ranks import ALONE, Ranks
 from zosam.lab import data
-from zosam.lab.settings import Kind
+from zosam.lab.decay_groups import decay_groups
+from zosam.lab.learning_rate import SCHEDULE, Constant
+from zosam.lab.radius import rho_over
+from zosam.lab.settings import Choice, Kind
 from zosam.lab.train import classification
 from zosam.names import settings_of
 from zosam.optim import OPTIMIZERS, SharpnessAware
@@ -42,16 +45,23 @@ def load_data(what: Run, data_dir: str | None = None, team: Ranks = ALONE, worke
     return data.load(what.data, share, what.seed, data_dir=data_dir, workers=workers, rank=team.rank, world=team.world)
 
 
-def build_optimizer(what: Run, parameters: Iterable[nn.Parameter]) -> SharpnessAware:
+def build_base(what: Run, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that takes the step."""
+    spares = what.weight_decay_on == "weights"
+    params: Any = decay_groups(model, what.weight_decay) if spares else model.parameters()
+    common: dict[str, Any] = {"lr": what.lr, "weight_decay": what.weight_decay}
     if what.base == "sgd":
-        base: torch.optim.Optimizer = torch.optim.SGD(
-            parameters, lr=what.lr, momentum=what.momentum, weight_decay=what.weight_decay
-        )
-    else:
-        betas = (what.momentum, 0.999)
-        base = torch.optim.AdamW(parameters, lr=what.lr, betas=betas, weight_decay=what.weight_decay)
+        return torch.optim.SGD(params, momentum=what.momentum, nesterov=what.nesterov, **common)
+    if what.nesterov:
+        raise ValueError("nesterov is for sgd: leave it out, or take base=sgd")
+    return torch.optim.AdamW(params, betas=(what.momentum, 0.999), **common)
+
+
+def build_optimizer(what: Run, model: nn.Module, steps: int) -> SharpnessAware:
+    """The optimizer of a training with so many steps."""
+    base = build_base(what, model)
     cls = OPTIMIZER.thing(what.optimizer.name)
-    filled = {"rho": what.rho, "seed": what.seed}
+    filled = {"rho": None if what.rho is None else rho_over(what.rho, steps), "seed": what.seed}
     given = {k: v for k, v in filled.items() if v is not None and k in settings_of(cls)}
     optimizer = cls(base, **given, **what.optimizer.settings)
     if not isinstance(optimizer, SharpnessAware):
@@ -68,7 +78,13 @@ def build_method(
     return _method(what, model, optimizer, {"loss": classification(model, x, y), "steps": steps})
 
 
-def rho_of(what: Run) -> float | None:
+def build_schedule(what: Run) -> Constant:
+    """The learning rate as a function of the epoch."""
+    found: Constant = SCHEDULE.thing(what.schedule.name)(lr=what.lr, epochs=what.epochs, **what.schedule.settings)
+    return found
+
+
+def rho_of(what: Run) -> float | Choice | None:
     """The rho of a run, or its optimizer's own; None for one that takes none, or that never climbs."""
     rho = settings_of(OPTIMIZER.thing(what.optimizer.name)).get("rho")
     if rho is None or rho.default == 0.0:
@@ -80,7 +96,8 @@ def rho_of(what: Run) -> float | None:
 def check(what: Run) -> None:
     """Make the optimizer around one number, and the method as far as it comes without a network: both check all."""
     try:
-        optimizer = build_optimizer(what, [nn.Parameter(torch.zeros(1))])
+        build_schedule(what)
+        optimizer = build_optimizer(what, nn.ParameterList([nn.Parameter(torch.zeros(1, 1))]), 1 << 30)
         _method(what, _NoNetwork.__new__(_NoNetwork), optimizer, {"loss": lambda: torch.zeros(()), "steps": 1 << 30})
     except _Reached:
         pass

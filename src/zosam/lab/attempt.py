@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -18,13 +17,17 @@ from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import Ranks, current
 from zosam.kernels import accelerate, choices
 from zosam.lab import models
-from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab.assemble import build_method, build_optimizer, build_schedule, load_data
 from zosam.lab.checkpoints import Progress
+from zosam.lab.clipping import clip_gradients
 from zosam.lab.disk_space import check_room
+from zosam.lab.ema import Ema
 from zosam.lab.measure.variance import GradientVariance
+from zosam.lab.precision import Precision
 from zosam.lab.preempt import Notice, Preempted
 from zosam.lab.record import Record, checksum, write
-from zosam.lab.train import evaluate, fit
+from zosam.lab.settings import Choice
+from zosam.lab.train import Place, evaluate, fit
 from zosam.lab.where import Where
 from zosam.random_stream import stream
 from zosam.sparse import Sparsity
@@ -42,14 +45,31 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
     source = load_data(what, where.data_dir, team, where.workers)
     model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network = parallel(model, next(source.train.epoch(0))[0])
-    optimizer = build_optimizer(what, model.parameters())
     one_schedule = what.epochs * len(source.train)
+    optimizer = build_optimizer(what, model, one_schedule)
+    ema = None if what.ema is None else Ema(model, what.ema)
     sparse = build_method(what, model, optimizer, source, one_schedule)
+    place: Place = (lambda step: step) if sparse is None else sparse.schedule_step
+    if isinstance(what.rho, Choice):  # it goes back where the training does
+        rho = optimizer.schedule
+        optimizer.schedule = lambda step, lr: rho(place(step), lr)
+    if what.clip is not None:
+        clip_gradients(optimizer, what.clip)
+    if where.accelerate and what.precision != "fp32":
+        raise ValueError(f"the sparse kernels compute in fp32, not in {what.precision}: leave accelerate out")
     same_kernels = (path / "kernels.json").exists() == (where.accelerate and sparse is not None)
     if where.accelerate and sparse is not None:
         _accelerate(model, sparse, next(source.train.epoch(0))[0], path / "kernels.json", team)
     steps = one_schedule if sparse is None else sparse.total_steps(one_schedule)
-    now = Progress(model, optimizer, sparse, steps, variance=GradientVariance(optimizer) if what.diagnostics else None)
+    now = Progress(
+        model,
+        optimizer,
+        sparse,
+        steps,
+        variance=GradientVariance(optimizer) if what.diagnostics else None,
+        ema=ema,
+        precision=Precision(what.precision),
+    )
     if team.rank:  # dropout of its own
         torch.set_rng_state(stream(torch.device("cpu"), "rank", what.seed, team.rank).get_state())
     state = files.load_latest(path)
@@ -71,6 +91,10 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
 
     def one_more() -> None:
         now.done += 1
+        if ema is not None:
+            ema.update(model, None if sparse is None else sparse.masks)
+            if place(now.done) <= place(now.done - 1):  # the weights are about to go back
+                ema.restart()
         tick(now.done, steps)
 
     def save() -> None:
@@ -101,15 +125,18 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
         steps,
         start=now.done,
         sums=now.sums,
-        schedule=lambda at: learning_rate(what.schedule, at / one_schedule),
-        place=(lambda step: step) if sparse is None else sparse.schedule_step,
+        schedule=build_schedule(what),
+        place=place,
         label_smoothing=what.label_smoothing,
+        precision=now.precision,
         tick=one_more,
         pause=pause,
     ):
         if source.validation is not None:
             held = evaluate(model, source.validation, pause, team)
             epoch |= {"validation_accuracy": held["test_accuracy"], "validation_loss": held["test_loss"]}
+        if ema is not None:
+            epoch |= {f"ema_{k}": v for k, v in evaluate(ema.network, source.test, pause, team).items()}
         if now.variance is not None:
             epoch |= now.variance.take()
         keep_masks()
@@ -117,7 +144,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
         now.sums.clear()
         save()
         team.lead(lambda: write(record, "training"))
-    team.lead(lambda: _write_results(record, model, sparse))
+    team.lead(lambda: _write_results(record, model, sparse, ema))
 
 
 def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Path, team: Ranks) -> None:
@@ -131,12 +158,18 @@ def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Pat
     accelerate(model, sparse, example, files.read_json(chosen))
 
 
-def _write_results(record: Record, model: nn.Module, sparse: Sparsity | None) -> None:
+def _write_results(record: Record, model: nn.Module, sparse: Sparsity | None, ema: Ema | None) -> None:
     written = [export(model, record.path, "dense")]
+    if ema is not None:
+        written.append(record.path / "ema.safetensors")
+        ema.save(written[-1])
     if sparse is not None:
         save_state(sparse, record.path / "sparse.safetensors")
         written.append(record.path / "sparse.safetensors")
-    write(dataclasses.replace(record, checksums={file.name: checksum(file) for file in written}), "finished")
+    write(
+        dataclasses.replace(record, checksums={file.name: checksum(file) for file in written}),
+        "finished",
+    )
 
 
 def _own_stream(saved: Any, team: Ranks) -> Any:
@@ -146,7 +179,3 @@ def _own_stream(saved: Any, team: Ranks) -> Any:
         return streams[team.rank]
     warnings.warn(f"{len(streams)} processes began this training, {team.world} go on: not to the bit", stacklevel=3)
     return torch.get_rng_state()
-
-
-def learning_rate(schedule: str, progress: float) -> float:
-    return (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else 1.0

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from zosam.lab import serialize as tree
+from zosam.lab.ema import Ema
 from zosam.lab.measure.variance import GradientVariance
+from zosam.lab.precision import Precision
 from zosam.lab.record import are_epochs
 from zosam.lab.train import Sums
 from zosam.optim import SharpnessAware
@@ -29,6 +31,8 @@ class Progress:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     sums: Sums = field(default_factory=Sums)
     variance: GradientVariance | None = None
+    ema: Ema | None = None
+    precision: Precision = field(default_factory=Precision)
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and plain values."""
@@ -42,6 +46,8 @@ class Progress:
             "epochs": self.epochs,
             "sums": dataclasses.asdict(self.sums),
             "variance": None if self.variance is None else self.variance.state_dict(),
+            "ema": None if self.ema is None else self.ema.state_dict(),
+            "precision": self.precision.state_dict(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -57,6 +63,9 @@ class Progress:
             self.done, self.epochs, self.sums = state["done"], state["epochs"], Sums(**state["sums"])
             if self.variance is not None:
                 self.variance.load_state_dict(state["variance"])
+            if self.ema is not None:
+                self.ema.load_state_dict(state["ema"])
+            self.precision.load_state_dict(state["precision"])
             torch.set_rng_state(state["rng"])
         except Exception as error:  # what does not fit can fail in any way
             raise ValueError(f"the checkpoint does not fit this run ({type(error).__name__}: {error})") from error

@@ -15,6 +15,7 @@ from rich.text import Text
 from zosam.files import Busy
 from zosam.lab.paper import commands
 from zosam.lab.preempt import Preempted
+from zosam.lab.radius import Radius
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.lab.settings import Chosen
@@ -95,6 +96,8 @@ def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
     table.add_row(
         "  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"
     )
+    if "ema_test_accuracy" in last:
+        table.add_row("  of the averaged weights", f"{last['ema_test_accuracy']:.2%} at the end")
     table.add_row("  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}")
     table.add_row("  sparsity", f"{last['sparsity']:.2%}")
     table.add_row("  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward")
@@ -208,7 +211,7 @@ registry = tyro.constructors.ConstructorRegistry()
 @registry.primitive_rule
 def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
     """How a command line writes what is chosen by name: `rigl:every=50`. The run itself reads it."""
-    if field.type is not Chosen:
+    if field.type not in (Chosen, Radius):
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,

@@ -78,7 +78,7 @@ def one_step(what: Run, fast: bool = True) -> Callable[[], object]:
         torch.manual_seed(0)
         source = load_data(what)
         model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = build_optimizer(what, model.parameters())
+        optimizer = build_optimizer(what, model, 1)
         sparse = build_method(what, model, optimizer, source, steps=10_000)
         x, y = next(source.train.epoch(0))
         if fast and sparse is not None:

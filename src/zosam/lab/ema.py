@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
+
+from zosam import files
 
 
 class Ema:
@@ -44,6 +48,12 @@ class Ema:
     def restart(self) -> None:
         """Forget what was averaged, as after a rewind: the next update takes the weights as they are."""
         self.updates = 0
+
+    def save(self, path: Path) -> None:
+        """Write the averaged network as a plain state_dict."""
+        layout = torch.contiguous_format
+        tensors = {n: t.cpu().clone(memory_format=layout) for n, t in self.network.state_dict().items()}
+        files.write(path, save(tensors, {"format": "pt"}))
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "network": self.network.state_dict()}

@@ -1,6 +1,6 @@
 """How the learning rate goes over a training: constant, in steps or along a cosine, after a warm-up.
 
-All times are in epochs of the recipe. A training that is `length` times as long goes through the same curve, stretched.
+All times are in epochs.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from zosam.lab.settings import Kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
     """The same from the end of the warm-up on.
 
     lr          the learning rate after the warm-up.
-    epochs      the length of the recipe.
+    epochs      the length of the training.
     warmup      epochs in which it rises in a straight line.
     warmup_lr   where the warm-up begins.
     per_epoch   it changes between epochs only, instead of at every step.
-    length      how many times as long as the recipe the training is.
     """
 
     lr: float
@@ -26,7 +27,6 @@ class Constant:
     warmup: float = 0.0
     warmup_lr: float = 0.0
     per_epoch: bool = False
-    length: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("warmup", "warmup_lr"):
@@ -36,14 +36,14 @@ class Constant:
             raise ValueError(f"the warm-up of {self.warmup:g} epochs is longer than the training, {self.epochs:g}")
 
     def __call__(self, epoch: float) -> float:
-        """The learning rate after so many epochs of the training, or parts of them."""
-        at = (math.floor(epoch) if self.per_epoch else epoch) / self.length
+        """The learning rate after so many epochs, or parts of them."""
+        at = math.floor(epoch) if self.per_epoch else epoch
         if at < self.warmup:
             return self.warmup_lr + (self.lr - self.warmup_lr) * at / self.warmup
         return self.curve(at)
 
     def curve(self, epoch: float) -> float:
-        """The learning rate after so many epochs of the recipe, if there were no warm-up."""
+        """The learning rate after so many epochs, if there were no warm-up."""
         return self.lr
 
 
@@ -91,3 +91,4 @@ class Steps(Constant):
 
 
 SCHEDULES: dict[str, type[Constant]] = {"cosine": Cosine, "steps": Steps, "constant": Constant}
+SCHEDULE = Kind("schedule", SCHEDULES, given=frozenset({"lr", "epochs"}))

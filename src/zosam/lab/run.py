@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -21,13 +22,16 @@ from zosam.distributed.ranks import joined
 from zosam.lab import data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of
 from zosam.lab.attempt import attempt
+from zosam.lab.learning_rate import SCHEDULE
+from zosam.lab.length import stretched
 from zosam.lab.preempt import sigterm
+from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
 from zosam.lab.settings import Choice, Chosen, typed
 from zosam.lab.where import Where
 
 SCHEMA = 1  # of descriptions: a number more when a field, or what one means, changes
-LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "rho": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
+LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,24 +51,36 @@ class Run:
     """Share of weights that are zero."""
     optimizer: Chosen = Chosen(OPTIMIZER, "zosam")
     """Optimizer with settings, such as sgd, sam or looksam:k=10."""
-    rho: float | None = None
-    """Length of the perturbation; the optimizer's own unless given."""
+    rho: Radius = Radius()
+    """Length of the perturbation: a number, or a schedule such as late:0.9,0.1; the optimizer's own unless given."""
     base: Literal["sgd", "adamw"] = "sgd"
     """What takes the step."""
     epochs: int = 15
     """Passes over the training data."""
+    length: float = 1.0
+    """Train so many times as long: epochs, schedule and the end of mask updates are stretched, and it is 1 again."""
     batch_size: int = 64
     """Pictures in a step."""
     lr: float = 0.1
     """Learning rate at the start."""
     momentum: float = 0.9
     """Momentum of sgd; first beta of adamw."""
+    nesterov: bool = False
+    """Nesterov's momentum, for sgd."""
     weight_decay: float = 5e-4
-    """Weight decay, on all parameters."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """How the learning rate goes, step by step: half a cosine to zero, or not at all."""
+    """Weight decay."""
+    weight_decay_on: Literal["all", "weights"] = "all"
+    """What is decayed: all parameters, or weights only, without norms, biases, class tokens and positions."""
+    schedule: Chosen = Chosen(SCHEDULE, "cosine")
+    """How the learning rate goes, in epochs: cosine, steps:at=(80,120) or constant, each with warmup and more."""
+    clip: float | None = None
+    """Length to which a longer gradient is cut before the step."""
     label_smoothing: float = 0.0
     """Share of the label given to all classes alike."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.9999, that is kept and tested beside them."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What the network computes in; weights are kept in fp32."""
     diagnostics: bool = False
     """Record, for each epoch, length of the perturbation, its cosine with the gradient, losses of probes, variance of
     the gradient, and the masks."""
@@ -73,7 +89,7 @@ class Run:
 
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(type(self)).items():
-            if wanted is not Chosen:
+            if wanted not in (Chosen, Radius):
                 object.__setattr__(self, name, typed(name, getattr(self, name), wanted))
         for name, low in LOWEST.items():
             value = getattr(self, name)
@@ -82,10 +98,28 @@ class Run:
         for name in ("sparsity", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        if not 0 < self.length < 1e6:
+            raise ValueError(f"length must be above 0, not {self.length}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be above 0, not {self.clip}")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be at least 0 and below 1, not {self.ema}")
+        self._stretch()
         if self.model.name in models.MODELS:
             _fits(self.model)
         if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
             check(self)
+
+    def _stretch(self) -> None:
+        """Let epochs, schedule and method say themselves how long the training is."""
+        if self.length == 1:
+            return
+        epochs = max(1, math.floor(self.length * self.epochs + 1e-9))
+        factor = epochs / self.epochs
+        for name, kind in (("schedule", SCHEDULE), ("method", METHOD)):
+            object.__setattr__(self, name, stretched(kind, getattr(self, name), factor))
+        object.__setattr__(self, "epochs", epochs)
+        object.__setattr__(self, "length", 1.0)
 
     @classmethod
     def read(cls, description: Any) -> Run:
@@ -112,10 +146,12 @@ class Run:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             found[field.name] = value.whole if isinstance(value, Choice) else value
+        del found["length"]
         if self.method.name == "dense":
             del found["sparsity"]
         if OPTIMIZER.knows(self.optimizer):
-            found["rho"] = rho_of(self)
+            rho = rho_of(self)
+            found["rho"] = rho.whole if isinstance(rho, Choice) else rho
         if found["rho"] is None:
             del found["rho"]
         return found

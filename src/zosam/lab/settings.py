@@ -96,7 +96,7 @@ class Kind:
         """The name, which has a colon of its own if it is of a package or module, and the settings."""
         head, _, rest = (part.strip() for part in text.partition(":"))
         second = rest.partition(":")[0]
-        if head in self.table or not second or "=" in second:
+        if head in self.table or "=" in second or not re.match(r"[^\W\d]", second):
             return head, rest
         if head in self.packages:
             return f"{head}:{rest}", ""

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from zosam.distributed.ranks import ALONE, Ranks
 from zosam.lab.data.batches import Batches
+from zosam.lab.precision import Overflow, Precision
 from zosam.optim import SharpnessAware
 
 Place = Callable[[int], int]
@@ -41,21 +42,21 @@ def fit(
     *,
     start: int = 0,
     sums: Sums | None = None,
-    schedule: Callable[[int], float] = lambda place: 1.0,
+    schedule: Callable[[float], float] | None = None,
     place: Place = lambda step: step,
     label_smoothing: float = 0.0,
+    precision: Precision | None = None,
     tick: Callable[[], None] = lambda: None,
     pause: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """Train from step `start` to `steps`; the caller logs, stops or checkpoints between two records.
 
-    `schedule` gives the factor on each group's initial learning rate. `place` maps the step to its place in the
-    schedule and in the data: the identity, unless a method rewinds. `pause` is called wherever the training may be
-    broken off inside an epoch, after a step or between two batches of an evaluation: who goes on later with that
-    `start` and the `sums` of then loses nothing.
+    `schedule` gives the learning rate after so many epochs; without one it is left alone. `place` maps the step to its
+    place in the schedule and in the data: the identity, unless a method rewinds. `pause` is called wherever the
+    training may be broken off inside an epoch, after a step or between two batches of an evaluation: who goes on later
+    with that `start` and the `sums` of then loses nothing.
     """
-    for group in optimizer.param_groups:
-        group.setdefault("initial_lr", group["lr"])
+    precision = Precision() if precision is None else precision
     epoch_length, expected = len(train), -1
     batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     so_far = Sums() if sums is None else sums
@@ -87,8 +88,9 @@ def fit(
             for _ in range(now % epoch_length):
                 next(batches)
         expected = now + 1
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * schedule(now)
+        if schedule is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = schedule(now / epoch_length)
         model.train()
         try:
             x, y = next(batches)
@@ -96,8 +98,11 @@ def fit(
             if optimizer.ranks.world == 1:
                 pause()
             raise
-        loss = optimizer.step(classification(model, x, y, optimizer.per_sample, label_smoothing))
-        assert loss is not None
+        loss = take_step(
+            optimizer,
+            classification(model, x, y, optimizer.per_sample, label_smoothing, precision, optimizer.ranks),
+            precision,
+        )
         samples = len(y) * optimizer.ranks.world
         so_far.loss, so_far.seen = so_far.loss + loss.item() * samples, so_far.seen + samples
         for name, value in (optimizer.diagnostics or {}).items():
@@ -111,14 +116,37 @@ def fit(
         began = time.perf_counter()  # evaluations and checkpoints are not counted as training
 
 
+def take_step(optimizer: SharpnessAware, closure: Callable[..., Tensor], precision: Precision) -> Tensor:
+    """One step, again with a smaller scale where gradients do not fit into fp16; its loss."""
+    while True:
+        try:
+            loss = optimizer.step(closure)
+        except Overflow:
+            precision.overflowed()
+        else:
+            assert loss is not None
+            precision.stepped()
+            return loss
+
+
 def classification(
-    model: nn.Module, x: Tensor, y: Tensor, per_sample: bool = False, label_smoothing: float = 0.0
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    per_sample: bool = False,
+    label_smoothing: float = 0.0,
+    precision: Precision | None = None,
+    ranks: Ranks = ALONE,
 ) -> Callable[..., Tensor]:
-    """The closure of a batch: its cross-entropy, on the samples to keep."""
-    reduction = "none" if per_sample else "mean"
+    """The closure of a batch: its cross-entropy, on the samples to keep. The loss itself is fp32 in any precision."""
+    reduction, how = "none" if per_sample else "mean", Precision() if precision is None else precision
 
     def closure(keep: slice | Tensor = slice(None)) -> Tensor:
-        return F.cross_entropy(model(x[keep]), y[keep], reduction=reduction, label_smoothing=label_smoothing)
+        with how.autocast():
+            logits = model(x[keep])
+        loss = F.cross_entropy(logits.float(), y[keep], reduction=reduction, label_smoothing=label_smoothing)
+        how.backward(loss, model.parameters(), ranks)
+        return loss
 
     return closure
 

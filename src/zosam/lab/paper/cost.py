@@ -69,7 +69,7 @@ def _work(run: Run) -> tuple[float, float]:
     with torch.random.fork_rng():
         source = load_data(run)
         model = models.build(run.model, source.classes)
-        optimizer = build_optimizer(run, model.parameters())
+        optimizer = build_optimizer(run, model, 1000)
         sparse = build_method(run, model, optimizer, source, steps := 1000)
     passes = optimizer.passes_per_step()
     return passes["forward"] + 2 * passes["backward"], 1.0 if sparse is None else sparse.total_steps(steps) / steps
