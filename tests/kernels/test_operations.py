@@ -190,3 +190,22 @@ def test_what_is_not_finite_reaches_the_output(always: None, masks: Any, value: 
         assert mine.grad is not None
         assert other.grad is not None
         assert torch.equal(mine.grad.isfinite(), other.grad.isfinite())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_pruned_weight_swallows_nothing(always: None, masks: Any, value: float, batch: int, rows: bool) -> None:
+    """Every weight is pruned, so nothing is multiplied; but zero times infinity is not zero."""
+    layers: list[nn.Module] = [nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2)] if rows else [nn.Conv2d(2, 3, 3), nn.ReLU()]
+    model = nn.Sequential(*layers).eval()
+    sparse = masks(model, 1.0)
+    x = torch.randn(batch, 6) if rows else torch.randn(batch, 2, 6, 6)
+    plain = copy.deepcopy(model)
+    accelerate(model, sparse, x)
+    assert torch.isfinite(model(x)).all()
+    x.view(-1)[-1] = value
+    for context in (torch.enable_grad(), torch.no_grad()):
+        with context:
+            assert model(x).isnan().any()
+            assert torch.equal(model(x).isnan(), plain(x).isnan())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,25 +15,28 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from . import library
-from .choose import Choices, Rewritten, kept_buffers, rewrite
+from .choose import Case, Choices, Rewritten, kept_buffers, rewrite
 from .index import Layers, Masks
 from .trace import trace
 
+log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 
 
 def accelerate(
     model: nn.Module,
-    sparse: Masks | None = None,
-    example: Tensor | None = None,
+    sparse: Masks | Mapping[str, Tensor] | None = None,
+    example: Tensor | Sequence[Tensor] | None = None,
     choices: dict[str, Choices] | None = None,
 ) -> nn.Module:
     """Run the sparse layers of `model`, and what lies between them, on the sparse CPU kernels.
 
     Parameters, buffers, `state_dict`, optimizers and masks stay what they are; only `model.forward` is replaced.
-    `sparse` holds the masks (`zosam.sparse.Sparsity`); `example` is one batch as in training, on which the faster
-    way is measured, layer by layer. What the kernels do not understand runs as before, and where they would not
-    be faster nothing changes. `restore(model)` takes it back.
+    `sparse` holds the masks: a `zosam.sparse.Sparsity`, or a dict of masks by parameter name. Without it the weights'
+    own zeros are the pattern, for use under `torch.no_grad()` alone. `example` is one batch as in training, on which
+    the faster way is measured, layer by layer; of a list of batches each is measured for evaluation, and other batch
+    sizes go the way of the nearest. What the kernels do not understand runs as before, and where they would not
+    be faster nothing changes. `restore(model)` takes it back, `report(model)` tells what runs where.
 
     Measurements differ from time to time, and with them the last bits. What `zosam.kernels.choices(model)` told of an
     earlier time, given as `choices`, is done again without measuring.
@@ -45,21 +50,25 @@ def accelerate(
     lib = library.load()
     if lib is None:
         return model
-    if example is None:
+    examples = [example] if isinstance(example, Tensor) else list(example or ())
+    if not examples:
         raise ValueError("accelerate needs an example: one batch of inputs as they come in training")
-    if not isinstance(example, Tensor):
-        raise TypeError(f"the example must be a tensor, not {type(example).__name__}")
+    for one in examples:
+        if not isinstance(one, Tensor):
+            raise TypeError(f"the example must be a tensor, not {type(one).__name__}")
     layers = Layers(lib, model, sparse)
     if not layers.any_sparse():
         warnings.warn("accelerate found no masks for this model: it runs dense", RuntimeWarning, stacklevel=2)
         return model
     names = {module: name for name, module in model.named_modules()}
     _chosen[model] = {name: dict(regions) for name, regions in (choices or {}).items()}
-    for module, inputs in _entry_points(model, example):
+    for module, inputs in _entry_points(model, examples):
         if any(layers.mask(part) is not None for part in module.modules()):
             dispatcher = Dispatcher(module, layers, inputs, _chosen[model].setdefault(names[module], {}))
             if dispatcher.gains():
                 module.forward = dispatcher
+    told = report(model)
+    log.info("accelerate: %s", told.replace("\n", "; "))
     return model
 
 
@@ -106,34 +115,41 @@ def restore(model: nn.Module) -> nn.Module:
 
 def report(model: nn.Module) -> str:
     """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
-    lines = []
+    lines: dict[str, list[str]] = {}
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         if isinstance(forward, Dispatcher):
             for version in forward.versions.values():
-                lines += [f"{name or 'model'}: {line}" for line in (version.describe() if version else ["as before"])]
-    return "\n".join(dict.fromkeys(lines)) or "not accelerated"
+                for line, gain in (version.describe() if version else {"as before": ""}).items():
+                    lines.setdefault(f"{name or 'model'}: {line}", []).append(gain)
+    told = [f"{line} ({', '.join(filter(None, gains))})" if any(gains) else line for line, gains in lines.items()]
+    return "\n".join(told) or "not accelerated"
 
 
-def _entry_points(model: nn.Module, example: Tensor) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+Inputs = list[tuple[Any, ...]]  # of one module, for each example
+
+
+def _entry_points(model: nn.Module, examples: Sequence[Tensor]) -> list[tuple[nn.Module, Inputs]]:
     """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
     if trace(model) is not None:
-        return [(model, (example,))]
-    seen: dict[nn.Module, tuple[Any, ...]] = {}
-    hooks = [m.register_forward_pre_hook(lambda m, args: seen.setdefault(m, args) and None) for m in model.modules()]
+        return [(model, [(example,) for example in examples])]
+    seen: dict[nn.Module, Inputs] = {}
+    hooks = [m.register_forward_pre_hook(lambda m, args: seen.setdefault(m, []).append(args)) for m in model.modules()]
     try:
         with torch.no_grad(), kept_buffers(model), torch.random.fork_rng(devices=[]):
-            model(example)
+            for example in examples:
+                model(example)
     finally:
         for hook in hooks:
             hook.remove()
 
-    def parts(module: nn.Module) -> list[tuple[nn.Module, tuple[Any, ...]]]:
+    def parts(module: nn.Module) -> list[tuple[nn.Module, Inputs]]:
         found = []
         for child in module.children():
-            inputs = seen.get(child)
-            if inputs is not None and all(isinstance(x, Tensor) for x in inputs) and trace(child) is not None:
-                found.append((child, inputs))
+            inputs = seen.get(child, [])
+            tensors = all(isinstance(x, Tensor) for args in inputs for x in args)
+            if inputs and tensors and trace(child) is not None:
+                found.append((child, inputs[:: max(1, len(inputs) // len(examples))]))
             else:
                 found += parts(child)
         return found
@@ -144,29 +160,41 @@ def _entry_points(model: nn.Module, example: Tensor) -> list[tuple[nn.Module, tu
 class Dispatcher:
     """Called as the module's forward; keeps one rewritten graph for each setting of the training flags."""
 
-    def __init__(self, module: nn.Module, layers: Layers, example: tuple[Any, ...], choices: Choices) -> None:
+    def __init__(self, module: nn.Module, layers: Layers, examples: Inputs, choices: Choices) -> None:
         self.module, self.layers, self.choices = module, layers, choices
-        self.example = tuple((x.shape, x.dtype) for x in example)
+        shapes = [tuple((x.shape, x.dtype) for x in args) for args in examples]
+        self.training_case = Case(shapes[0], backward=True)
+        self.cases = {case.batch: case for case in (Case(shape, backward=False) for shape in shapes)}
         self.own: Callable[..., Any] | None = module.__dict__.get("forward")
         self.inner = [m for m in module.modules() if m is not module]
         self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
-        self.steered = [m for m in module.modules() if not m.__module__.startswith("torch.nn")]
-        self.versions: dict[tuple[bool, ...], Rewritten | None] = {}
+        self.steered = [m for m in module.modules() if m is module or not m.__module__.startswith("torch.nn")]
+        self.versions: dict[tuple[Any, ...], Rewritten | None] = {}
 
-    def version(self) -> Rewritten | None:
-        """The rewritten graph for the present training flags: a module's own code may depend on them."""
-        key = tuple([m.training for m in self.steered])
+    def version(self, batch: int) -> Rewritten | None:
+        """The rewritten graph for the present training flags, on which a module's own code may depend, and batch size.
+
+        In evaluation the choices of the nearest batch size are taken, as a factor.
+        """
+        case = self.training_case
+        if not self.module.training:
+            near = batch if batch in self.cases else min(self.cases, key=lambda n: abs(math.log(max(batch, 1) / n)))
+            case = self.cases[near]
+        key = (case.backward or case.batch, *[m.training for m in self.steered])
         if key not in self.versions:
-            self.versions[key] = rewrite(self.module, self.layers, self.example, self.choices)
+            self.versions[key] = rewrite(self.module, self.layers, case, self.choices)
         return self.versions[key]
 
     def gains(self) -> bool:
         """Whether the kernels are worth it in training or in evaluation; what is chosen for both is then known."""
         modes = [(m, m.training) for m in self.module.modules()]
         try:
-            for training in (True, False):
-                self.module.train(training)
-                self.version()
+            if not self.layers.serving:
+                self.module.train()
+                self.version(self.training_case.batch)
+            self.module.eval()
+            for batch in self.cases:
+                self.version(batch)
         finally:
             for module, training in modes:
                 module.training = training
@@ -175,7 +203,7 @@ class Dispatcher:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plain(args):
             return self.original(*args, **kwargs)
-        version = self.version()
+        version = self.version(args[0].shape[0] if args and isinstance(args[0], Tensor) and args[0].dim() else 1)
         return self.original(*args, **kwargs) if version is None else version.graph(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,8 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from . import library
-from .index import Geometry, layout_for
-from .library import BATCH_NORM_BACKWARD, BATCH_NORM_FORWARD, CONV_BACKWARD, CONV_FORWARD, LAYER_NORM, MOVE, SWEEP
+from .index import Geometry, layout_for, pixel_row
+from .library import (
+    BATCH_NORM_BACKWARD,
+    BATCH_NORM_FORWARD,
+    CONV_BACKWARD,
+    CONV_FORWARD,
+    LAYER_NORM,
+    MOVE,
+    MOVE_IN,
+    MOVE_IN_FINITE,
+    MOVE_OUT,
+    PIXEL_CONV,
+    PIXEL_MOVE,
+    PIXEL_POOL,
+    SWEEP,
+)  # fmt: skip
 from .memory import Memory
 from .plan import (
     BackOp,
@@ -39,7 +53,7 @@ class Binder:
     """Writes scripts for one piece of memory; `keys` are the parameters as runs give them, `layout` that of outputs."""
 
     def __init__(self, memory: Memory, keys: Sequence[Key], layout: torch.memory_format) -> None:
-        self.memory, self.layout = memory, layout
+        self.memory, self.layout, self.lanes = memory, layout, memory.lib.lanes
         self.keys = {key: i for i, key in enumerate(keys)}
 
     def forward(self, program: Forward, inputs: int, outputs: int) -> Script:
@@ -61,6 +75,7 @@ class Binder:
         return self.script.close()
 
     def _open(self, arrivals: int, departures: int, gradients: bool) -> None:
+        self.gradients = gradients
         order = [THREADS]
         for i in range(arrivals):
             order += [Slot("arrival", i), *(Slot("stride", i, axis) for axis in range(4))]
@@ -89,17 +104,24 @@ class Binder:
     def _size(self, buffer: Buffer) -> tuple[int, int, int, int, int]:
         return self.memory.images, buffer.channels, buffer.height, buffer.width, self.memory.plane(buffer)
 
+    def _move(self, source: int | Slot, to: int | Slot, buffer: Buffer, strides: Sequence[int | Slot], way: int) -> Any:
+        """The call that moves a buffer in or out."""
+        if self.memory.pixels:
+            return PIXEL_MOVE, source, to, *self._size(buffer), pixel_row(buffer.width, self.lanes), *strides, way
+        return MOVE, source, to, *self._size(buffer), *strides, way, THREADS
+
     def _enter(self, op: Enter, backwards: int) -> None:
         i = op.position
-        strides = (Slot("stride", i, axis) for axis in range(4))
-        size = self._size(op.out)
-        self.script.add(MOVE, Slot("arrival", i), self.memory.at(op.out), *size, *strides, 1, THREADS)
+        strides = [Slot("stride", i, axis) for axis in range(4)]
+        way = MOVE_IN if self.gradients else MOVE_IN_FINITE
+        self.script.add(*self._move(Slot("arrival", i), self.memory.at(op.out), op.out, strides, way))
 
     def _leave(self, op: Leave, backwards: int) -> None:
-        size = self._size(op.source)
-        self.departures[op.position] = size[:4], self.layout
-        strides = torch.empty(size[:4], memory_format=self.layout, device="meta").stride()
-        self.script.add(MOVE, self.memory.at(op.source), Slot("departure", op.position), *size, *strides, 0, THREADS)
+        size = self._size(op.source)[:4]
+        self.departures[op.position] = size, self.layout
+        strides = torch.empty(size, memory_format=self.layout, device="meta").stride()
+        to = Slot("departure", op.position)
+        self.script.add(*self._move(self.memory.at(op.source), to, op.source, strides, MOVE_OUT))
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
@@ -110,11 +132,15 @@ class Binder:
         sink = library.Sink(out=memory.at(op.out), add=memory.at(op.add), stats=memory.at(op.sums))
         script.fill(sink, "bias", self._parameter(op.module, "bias"))
         weight = self._parameter(op.module, "weight")
-        at = script.add(CONV_FORWARD, 0, memory.source(op.source, op.made), 0, weight, sink, THREADS, backwards)
+        source = memory.source(op.source, op.made)
+        if memory.pixels:
+            at = script.add(PIXEL_CONV, 0, source, 0, weight, sink, THREADS)
+        else:
+            at = script.add(CONV_FORWARD, 0, source, 0, weight, sink, THREADS, backwards)
         return self._layer(op, at, at + 2)
 
     def _layer(self, op: Conv, *at: int) -> None:
-        module, pattern = op.module, self.memory.layers.pattern(op.module, op.geometry)
+        module, pattern = op.module, self.memory.layers.pattern(op.module, op.geometry, self.memory.pixels)
         own = module._parameters["weight"]
         assert own is not None
         self.script.layers.append(LayerCall(pattern, self.keys.get((module, "weight")), own.stride(), at))
@@ -127,21 +153,29 @@ class Binder:
             shape = (memory.images, like.channels, 1, 1)
             self.departures[op.position] = shape if self.keepdim[op.position] else shape[:2], torch.contiguous_format
             pooled = Slot("departure", op.position)
+        if memory.pixels and op.position is not None:
+            row, source = pixel_row(like.width, self.lanes), memory.source(op.source, op.out)
+            self.script.add(PIXEL_POOL, *self._size(like), row, source, pooled)
+            return
         self._sweep(like, memory.source(op.source), sink, pooled, backwards)
 
     def _sweep(self, like: Buffer, source: Any, sink: Any, pooled: int | Slot, backwards: int) -> None:
         """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels."""
+        self.script.add(SWEEP, *self._area(like), source or 0, sink, pooled, THREADS, backwards)
+
+    def _area(self, like: Buffer) -> tuple[int, int, int, int]:
+        """Images, channels, vectors and floats of a channel, as an element-wise pass sees them."""
         images, channels, height, width, plane = self._size(like)
-        self.script.add(
-            SWEEP, images, channels, height * width, plane, source or 0, sink, pooled, THREADS, backwards
-        )  # fmt: skip
+        if self.memory.pixels:  # each picture is a block of its own
+            return images * self.lanes, channels, height * pixel_row(width, self.lanes) // self.lanes, plane
+        return images, channels, height * width, plane
 
     def _batch_norm(self, op: BatchNorm, backwards: int) -> None:
         structure = self.memory.norms[op]
         self.script.fill(structure, "gamma", self._parameter(op.module, "weight"))
         self.script.fill(structure, "beta", self._parameter(op.module, "bias"))
         self.script.norms.append((structure, op.module))
-        self.script.add(BATCH_NORM_FORWARD, structure, self.memory.at(op.sums))
+        self.script.add(BATCH_NORM_FORWARD, structure, self.memory.at(op.sums or op.buffer))
 
     def _layer_norm(self, op: LayerNorm, backwards: int) -> None:
         structure = self._rows(op, out=self.memory.at(op.out))
@@ -196,15 +230,17 @@ class Binder:
 
     def _move_out(self, address: int, buffer: Buffer, layout: torch.memory_format) -> Tensor:
         """Blocked -> [N, C, H, W] in one of torch's own layouts."""
-        size = self._size(buffer)
-        plain = torch.empty(size[:4], memory_format=layout)
-        self.memory.lib.call(MOVE, address, plain.data_ptr(), *size, *plain.stride(), 0, torch.get_num_threads())
+        plain = torch.empty(self._size(buffer)[:4], memory_format=layout)
+        self._call(self._move(address, plain.data_ptr(), buffer, plain.stride(), MOVE_OUT))
         return plain
 
     def _move_in(self, plain: Tensor, buffer: Buffer) -> None:
         """[N, C, H, W] in any strides -> blocked."""
-        to, size = self.memory.at(buffer), self._size(buffer)
-        self.memory.lib.call(MOVE, plain.data_ptr(), to, *size, *plain.stride(), 1, torch.get_num_threads())
+        self._call(self._move(plain.data_ptr(), self.memory.at(buffer), buffer, plain.stride(), MOVE_IN))
+
+    def _call(self, words: Sequence[int | Slot]) -> None:
+        """One call now, in which the number of threads alone is open."""
+        self.memory.lib.call(*(w if isinstance(w, int) else torch.get_num_threads() for w in words))
 
     def _tensor(self, run: Run, module: nn.Module, name: str) -> Tensor | None:
         position = self.keys.get((module, name))
@@ -252,12 +288,10 @@ class Binder:
 
     def _evaluated(self, source: Any, like: Buffer, layout: torch.memory_format) -> Tensor:
         """What a Source describes, in one of torch's own layouts."""
-        images, channels, height, width, plane = self._size(like)
         space = torch.empty(self.memory.size(like) + 16)
         aligned = space.data_ptr() + 4 * ((-space.data_ptr() // 4) % 16)
         sink, threads = library.Sink(out=aligned), torch.get_num_threads()
-        size = (images, channels, height * width, plane)
-        self.memory.lib.call(SWEEP, *size, addressof(source), addressof(sink), 0, threads, 0)
+        self.memory.lib.call(SWEEP, *self._area(like), addressof(source), addressof(sink), 0, threads, 0)
         return self._move_out(aligned, like, layout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,30 @@ from .plan import Conv
 from .regions import alone, regions, splice
 from .trace import trace
 
-Example = Sequence[tuple[torch.Size, torch.dtype]]
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
+ENOUGH_IMAGES = 64  # to time a region
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: inputs of these shapes, forward and backward as in training, or forward alone."""
+
+    example: tuple[tuple[torch.Size, torch.dtype], ...]
+    backward: bool
+
+    @property
+    def batch(self) -> int:
+        shape = self.example[0][0] if self.example else ()
+        return int(shape[0]) if shape else 0
+
+    def title(self, switch: Switch) -> str:
+        """The name of a region's choice."""
+        return switch.title if self.backward else f"{switch.title}, forward of {self.batch}"
+
+    def samples(self) -> list[Tensor]:
+        """Random inputs of the example's shapes; zeros where it holds integers."""
+        return [torch.randn(s) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in self.example]
 
 
 @dataclass
@@ -30,12 +52,17 @@ class Rewritten:
 
     graph: GraphModule
     switches: list[Switch]
+    case: Case
 
-    def describe(self) -> list[str]:
-        return [switch.describe() for switch in self.switches]
+    def describe(self) -> dict[str, str]:
+        """Of each region what runs where, and how many times as fast that was measured to be."""
+        when = "in training" if self.case.backward else f"forward of {self.case.batch}"
+        return {
+            s.describe(): f"{s.ratio:.1f} times as fast {when}" if s.ratio and s.wins else "" for s in self.switches
+        }
 
 
-def rewrite(module: nn.Module, layers: Layers, example: Example, choices: Choices) -> Rewritten | None:
+def rewrite(module: nn.Module, layers: Layers, case: Case, choices: Choices) -> Rewritten | None:
     """The module with its regions on the kernels, or None if there are none that gain."""
     graph = trace(module)
     if graph is None:
@@ -46,19 +73,19 @@ def rewrite(module: nn.Module, layers: Layers, example: Example, choices: Choice
     for region, switch in zip(found, switches, strict=True):
         splice(graph, region, switch, nodes)
     graph.recompile()
-    settle(graph, switches, example, choices)
+    settle(graph, switches, case, choices)
     if not any(switch.wins for switch in switches):
         return None
-    if not _same(module, graph, example):
+    if not _same(module, graph, case):
         warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
         return None
-    return Rewritten(graph, switches)
+    return Rewritten(graph, switches, case)
 
 
-def _same(module: nn.Module, graph: GraphModule, example: Example) -> bool:
+def _same(module: nn.Module, graph: GraphModule, case: Case) -> bool:
     """Whether both give the same output for one random input, up to rounding: a trace may miss what code does."""
     results = []
-    inputs = samples(example)
+    inputs = case.samples()
     own = type(module).forward
     with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
         for forward in (partial(own, module), graph):
@@ -86,35 +113,30 @@ class kept_buffers:
                 buffer.copy_(value)
 
 
-def samples(example: Example) -> list[Tensor]:
-    """Random inputs of the example's shapes; zeros where it holds integers."""
-    return [torch.randn(s) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in example]
-
-
-def settle(module: nn.Module, switches: Sequence[Switch], example: Example, choices: Choices) -> None:
+def settle(module: nn.Module, switches: Sequence[Switch], case: Case, choices: Choices) -> None:
     """For every region decide which layers stay dense, then whether the kernels are worth it at all.
 
     What `choices` holds is done without measuring; what it does not is measured and left there.
     """
-    open_ = [switch for switch in switches if switch.title not in choices]
+    open_ = [switch for switch in switches if case.title(switch) not in choices]
     if open_:
-        _measure(module, open_, example)
-        choices.update({switch.title: switch.choice for switch in open_})
+        _measure(module, open_, case)
+        choices.update({case.title(switch): switch.choice for switch in open_})
     for switch in switches:
-        switch.choose(choices[switch.title])
+        switch.choose(choices[case.title(switch)])
 
 
-def _measure(module: nn.Module, switches: Sequence[Switch], example: Example) -> None:
+def _measure(module: nn.Module, switches: Sequence[Switch], case: Case) -> None:
     seen: dict[Switch, tuple[Tensor, ...]] = {}
     hooks = [s.register_forward_pre_hook(lambda s, args: seen.setdefault(s, args) and None) for s in switches]
     with kept_buffers(module), torch.random.fork_rng(devices=[]):
         try:
             with torch.no_grad():
-                module(*samples(example))
+                module(*case.samples())
             for hook in hooks:
                 hook.remove()
-            for switch, inputs in seen.items():
-                _settle_region(switch, inputs)
+            for number, (switch, inputs) in enumerate(seen.items(), 1):
+                _settle_region(switch, inputs, case.backward, f"part {number} of {len(seen)}")
         finally:
             for hook in hooks:
                 hook.remove()
@@ -122,33 +144,50 @@ def _measure(module: nn.Module, switches: Sequence[Switch], example: Example) ->
         switch.wins = switch.wins and switch in seen
 
 
-def _settle_region(switch: Switch, inputs: tuple[Tensor, ...]) -> None:
+def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, which: str) -> None:
     kernels = switch.kernels
     try:
         kernels.ready(inputs)
         images, program = kernels.lowered(inputs)
-    except (Unsupported, ValueError, OverflowError):
-        switch.wins = False
+    except (Unsupported, ValueError, OverflowError) as error:
+        switch.wins, switch.why = False, str(error)
         return
-    layers = kernels.layers
+    layers, lib = kernels.layers, kernels.lib
     convs = [op for op in program.ops if isinstance(op, Conv)]
-    ratios = {op.module: measure.layer_ratio(kernels.lib, op.geometry, layers.mask(op.module), images) for op in convs}
-    kernels.dense = {module for module, ratio in ratios.items() if ratio < 1 / MARGIN}
+    kernels.dense = set()
+    if backward or not kernels.few(images):
+        for number, op in enumerate(convs, 1):
+            _show(f"measuring {which}, layer {number} of {len(convs)}")
+            ratio = measure.layer_ratio(lib, op.geometry, layers.mask(op.module), images, backward)
+            kernels.dense |= {op.module} if ratio < 1 / MARGIN else set()
     kernels.programs.clear()
     shape = "|".join(f"{op.geometry}{measure.bucket(layers.density(op.module))}" for op in convs)
     steps = " ".join(step.kind for step in kernels.region.steps)
-    inputs = tuple(x.detach() for x in inputs)
-    key = measure.key("region", f"{kernels.lib.path.name} {shape} {steps}", images)
-    switch.wins = measure.remember(key, lambda: _region_ratio(switch, inputs)) > 1.0
+    inputs = tuple(x.detach()[:ENOUGH_IMAGES] for x in inputs)
+    key = measure.key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
+    _show(f"measuring {which}, all of it")
+    switch.ratio = measure.remember(key, lambda: _region_ratio(switch, inputs, backward))
+    switch.wins = switch.ratio > 1.0
     kernels.programs.clear()  # their memory: training makes its own
+    _show("")
 
 
-def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...]) -> float:
-    """Time of the region in torch / on the kernels, forward and backward, on the model as it is."""
+def _show(text: str) -> None:
+    """Progress, for those who watch: one line that is written over."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...], backward: bool) -> float:
+    """Time of the region in torch / on the kernels, on the model as it is."""
     parameters = [p for p in switch.plain.parameters() if p.requires_grad]
 
     def run(region: Callable[..., Any]) -> Callable[[], object]:
         def once() -> None:
+            if not backward:
+                with torch.no_grad():
+                    region(*inputs)
+                return
             with torch.enable_grad():
                 given = [x.requires_grad_(x.is_floating_point()) for x in inputs]
                 out = region(*given)
@@ -157,5 +196,4 @@ def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...]) -> float:
 
         return once
 
-    took = measure.best({"plain": run(switch.plain), "kernels": run(switch.kernels)})
-    return took["plain"] / took["kernels"]
+    return measure.ratio(run(switch.plain), run(switch.kernels))

@@ -15,8 +15,8 @@ from torch.fx import GraphModule
 from .adjoint import Adjoint
 from .bind import Binder
 from .index import Layers
-from .library import Library
-from .lower import Lowering
+from .library import Library, NotFinite
+from .lower import Lowering, uses_running_statistics
 from .memory import Memory
 from .plan import Forward
 from .regions import Region
@@ -26,6 +26,7 @@ HIGH, WIDE = 2, 4  # rows of a linear layer's input lie side by side like these 
 ROWS = HIGH * WIDE
 LAST = torch.channels_last
 KEPT_SIZES = 4
+FEW = 1.5  # where vectors of pictures would be emptier than this, they hold pixels
 
 
 class Unsupported(Exception):
@@ -37,7 +38,8 @@ class Lease:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        memory = Memory(program.owner.lib, program.owner.layers, program.forward, program.images, program.adjoint)
+        owner = program.owner
+        memory = Memory(owner.lib, owner.layers, program.forward, program.images, program.adjoint, program.pixels)
         self.binder = Binder(memory, program.owner.keys, program.layout)
         self.edges = len(program.owner.region.inputs), len(program.owner.region.outputs)
         self.forward = self.binder.forward(program.forward, *self.edges)
@@ -73,6 +75,7 @@ class Program:
         sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in inputs]
         self.forward = Lowering(owner.region, sizes, owner.dense).lower()
         self.adjoint = None if wanted is None else Adjoint(self.forward, wanted).build()
+        self.pixels = wanted is None and owner.few(self.images)
         self.free: list[Lease] = []
 
 
@@ -89,6 +92,11 @@ class KernelRegion:
         self.warned = False
         self.programs: OrderedDict[Any, Program] = OrderedDict()
 
+    def few(self, images: int) -> bool:
+        """Whether vectors of pixels are fuller than vectors of pictures would be; forward only."""
+        full = -(-images // self.lib.lanes) * self.lib.lanes
+        return self.image and FEW * images <= full and all(map(uses_running_statistics, self.norms))
+
     def lowered(self, inputs: Sequence[Tensor]) -> tuple[int, Forward]:
         """Images and forward program for these inputs."""
         shaped = inputs if self.image else [_as_image(x) for x in inputs]
@@ -97,6 +105,8 @@ class KernelRegion:
 
     def __call__(self, *inputs: Tensor) -> Any:
         parameters = self.ready(inputs)
+        if self.layers.serving and torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+            raise Unsupported("gradients of weights whose zeros are the pattern")
         shaped = inputs if self.image else tuple(map(_as_image, inputs))
         if torch.is_grad_enabled():
             outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
@@ -114,15 +124,21 @@ class KernelRegion:
             holder = Holder(self._program(inputs, wanted))
             script = holder.lease.forward
             stray = script.follow(parameters)
+            if stray is not None and self.layers.serving:
+                self.layers.renew()
+                stray = script.follow(parameters)
             if stray is not None:
                 raise Unsupported(self._stray(script.layers[stray].pattern.module))
             outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.outputs])
-            script.make(Run(inputs, outputs, parameters))
+            try:
+                script.make(Run(inputs, outputs, parameters))
+            except NotFinite:  # zero times that is not zero, but a pruned weight does not multiply
+                raise Unsupported("an input that is not finite") from None
         return outputs, holder
 
     def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
         """The program for these input sizes; the least recently used one makes room."""
-        key = (*[x.shape for x in inputs], wanted, _is_last(inputs[0]))
+        key = (*[x.shape for x in inputs], wanted, _is_last(inputs[0]), *[norm.training for norm in self.norms])
         program = self.programs.get(key)
         if program is None:
             try:
@@ -238,7 +254,8 @@ class Switch(nn.Module):
     def __init__(self, kernels: KernelRegion, plain: GraphModule) -> None:
         super().__init__()
         self.kernels, self.plain = kernels, plain
-        self.wins = True
+        self.wins, self.why = True, "torch is faster"
+        self.ratio: float | None = None  # time in torch / on the kernels, if it was measured now
 
     def forward(self, *inputs: Tensor) -> Any:
         if self.wins:
@@ -267,5 +284,5 @@ class Switch(nn.Module):
     def describe(self) -> str:
         layers = [s for s in self.kernels.region.steps if s.kind in ("conv", "linear")]
         dense = sum(s.module in self.kernels.dense for s in layers)
-        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else "torch is faster"
+        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else self.why
         return f"{self.title}: {way}"

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from zosam.optim.active import masks_of
 
-from .library import Index, Library, Shape
+from .library import Index, Library, PixelShape, Shape
 
 Ints = NDArray[np.int64]
 BAND_BYTES = 320 * 1024  # a band stays in the second-level cache while its tiles are computed
 L1_BYTES = 25 * 1024  # what a tile reads of one group of channels
+WORTHWHILE = 0.7  # share of active weights below which zeros are taken for a pattern
 WORTH = 8  # active weights per row and group that pay for keeping partial sums
 
 
@@ -68,6 +69,16 @@ def plane(height: int, width: int, lanes: int) -> int:
     return height * width * lanes + 16
 
 
+def pixel_row(width: int, lanes: int) -> int:
+    """Floats of a row whose pixels lie innermost: full vectors."""
+    return -(-width // lanes) * lanes
+
+
+def pixel_plane(height: int, width: int, lanes: int) -> int:
+    """The same as `plane`, for pixels innermost."""
+    return height * pixel_row(width, lanes) + 16
+
+
 def shape_of(g: Geometry, lanes: int, band_bytes: int = BAND_BYTES) -> ctypes.Structure:
     """The C view of a geometry: band height chosen so that a band fits the cache."""
     top = -(-(g.kernel - 1 - g.pad) // g.stride)
@@ -86,15 +97,54 @@ def shape_of(g: Geometry, lanes: int, band_bytes: int = BAND_BYTES) -> ctypes.St
     return shape
 
 
+def _c_index(owned: list[object], starts: Ints, order: Ints, offset: Ints, pick: Ints, groups: int) -> ctypes.Structure:
+    """A C index; what it points to is kept in `owned`."""
+    if len(offset) and int(max(offset.max(), pick.max())) > np.iinfo(np.int32).max:
+        raise OverflowError("layer too large for 32-bit offsets")
+    arrays = [torch.from_numpy(starts.astype(np.int32))]
+    arrays += [torch.from_numpy(np.append(a[order], 0).astype(np.int32)) for a in (offset, pick)]
+    arrays.append(torch.zeros(len(offset) + 1))
+    owned += arrays
+    index: ctypes.Structure = Index(*(a.data_ptr() for a in arrays), groups)
+    return index
+
+
+def _active(g: Geometry, mask: Tensor, strides: tuple[int, ...]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Output, input, row and column of every active weight, and where its value lies."""
+    o, i, y, x = (a.numpy() for a in mask.reshape(g.outputs, g.inputs, g.kernel, g.kernel).cpu().nonzero(as_tuple=True))
+    strides = (*strides, 1, 1)[:4]
+    return o, i, y, x, o * strides[0] + i * strides[1] + y * strides[2] + x * strides[3]
+
+
+class PixelIndex:
+    """The index of one mask for few pictures, with pixels innermost: forward only."""
+
+    def __init__(self, g: Geometry, mask: Tensor, strides: tuple[int, ...], lanes: int) -> None:
+        o, i, y, x, pick = _active(g, mask, strides)
+        row, out_row = pixel_row(g.width, lanes), pixel_row(g.out_width, lanes)
+        half = max(-(-(g.width + 2 * g.pad) // g.stride), out_row + (g.kernel - 1) // g.stride)
+        band_row = half * g.stride
+        rows = max(1, min(g.out_height, BAND_BYTES // (4 * g.inputs * band_row * g.stride)))
+        band = ((rows - 1) * g.stride + g.kernel) * band_row + lanes
+        self.shape = PixelShape(
+            0, g.inputs, g.outputs, g.height, g.width, g.kernel, g.stride, g.pad, g.out_height, g.out_width,
+            pixel_plane(g.height, g.width, lanes), row, pixel_plane(g.out_height, g.out_width, lanes), out_row,
+            rows, band, band_row, half, len(o),
+        )  # fmt: skip
+        self.active = len(o)
+        offset = i * band + y * band_row + (x % g.stride) * half + x // g.stride
+        starts = np.concatenate([[0], np.bincount(o, minlength=g.outputs).cumsum()])
+        self._owned: list[object] = []
+        self.forward = _c_index(self._owned, starts, np.lexsort((offset, o)), offset, pick, 1)
+        self.transposed = self.counts = self.forward  # there is no backward
+
+
 class LayerIndex:
     """Forward and transposed index of one mask; it keeps the arrays that the C structures point to."""
 
     def __init__(self, g: Geometry, mask: Tensor, strides: tuple[int, ...], lanes: int) -> None:
         self.shape = shape_of(g, lanes)
-        weights = mask.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
-        strides = (*strides, 1, 1)[:4]
-        o, i, y, x = (a.numpy() for a in weights.cpu().nonzero(as_tuple=True))
-        pick = o * strides[0] + i * strides[1] + y * strides[2] + x * strides[3]
+        o, i, y, x, pick = _active(g, mask, strides)
         self.active = self.shape.active = len(o)
         s, top = self.shape, self.shape.top
         band_width = g.width + 2 * g.pad
@@ -125,20 +175,14 @@ class LayerIndex:
 
         `patch` is what a tile reads of one source channel, in bytes.
         """
-        if len(offset) and int(max(offset.max(), pick.max())) > np.iinfo(np.int32).max:
-            raise OverflowError("layer too large for 32-bit offsets")
         sources, rows = sizes
         groups = max(1, min(round(sources * patch / L1_BYTES), len(offset) // (WORTH * rows)))
         width = -(-sources // groups)
         groups = -(-sources // width)
         place = source // width * rows + row
-        order = np.lexsort((offset, place))
         starts = np.concatenate([[0], np.bincount(place, minlength=groups * rows).cumsum()])
-        arrays = [torch.from_numpy(starts.astype(np.int32))]
-        arrays += [torch.from_numpy(np.append(a[order], 0).astype(np.int32)) for a in (offset, pick)]
-        arrays.append(torch.zeros(len(offset) + 1))
-        self._owned += arrays
-        return Index(*(a.data_ptr() for a in arrays), groups), len(offset)
+        index = _c_index(self._owned, starts, np.lexsort((offset, place)), offset, pick, groups)
+        return index, len(offset)
 
 
 class Masks(Protocol):
@@ -153,19 +197,40 @@ NOT_SEEN: tuple[Callable[[], Tensor | None], int, int] = (lambda: None, -1, 0)
 class Pattern:
     """The index of one layer on one input size, for the mask and the layout of the weight that it was made for."""
 
-    def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry) -> None:
+    def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry, pixels: bool) -> None:
         self.module, self.geometry, self.lanes = module, geometry, layers.lib.lanes
         self.sparse = layers.mask(module) is not None
-        self.index: LayerIndex | None = None
+        self.kind = PixelIndex if pixels else LayerIndex
+        self.index: LayerIndex | PixelIndex | None = None
         self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
 
-    def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex:
+    def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex | PixelIndex:
         """Index this mask."""
         g = self.geometry
         self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
         active = torch.ones(g.outputs, g.inputs, g.kernel, g.kernel, dtype=torch.bool) if mask is None else mask
-        self.index, self.seen = LayerIndex(g, active, strides, self.lanes), NOT_SEEN
+        self.index, self.seen = self.kind(g, active, strides, self.lanes), NOT_SEEN
         return self.index
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    """Masks by the zeros of those weights that have many."""
+    weights = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1 and p.is_floating_point()}
+    found = {n: w != 0 for n, w in weights.items()}
+    return {n: mask for n, mask in found.items() if int(mask.sum()) < WORTHWHILE * mask.numel()}
+
+
+def _fits(masks: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Refuse masks of something else."""
+    parameters = dict(model.named_parameters())
+    for name, mask in masks.items():
+        if name not in parameters:
+            raise ValueError(f"there is a mask for {name}, which is no parameter of this model")
+        if mask.dtype != torch.bool or mask.shape != parameters[name].shape:
+            raise ValueError(
+                f"the mask of {name} must be boolean and of the weight's shape {tuple(parameters[name].shape)},"
+                f" not {mask.dtype} and {tuple(mask.shape)}"
+            )
 
 
 class Layers:
@@ -175,16 +240,18 @@ class Layers:
     are found by the name of their weight.
     """
 
-    def __init__(self, lib: Library, model: nn.Module, sparse: Masks | None) -> None:
+    def __init__(self, lib: Library, model: nn.Module, sparse: Masks | Mapping[str, Tensor] | None) -> None:
         self.lib, self.sparse = lib, sparse
-        self.given: Mapping[str, Tensor] = {} if sparse is None else sparse.masks
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.names = {m: names.get(id(m._parameters.get("weight")), "") for m in model.modules()}
+        if masks_of(model.parameters()) and not hasattr(sparse, "needs_dense_gradient"):
+            raise ValueError("a sparse method keeps this model: give accelerate that object as well, as `sparse`")
+        self.serving = sparse is None  # the weights' own zeros are the pattern; nothing is trained
+        if isinstance(sparse, Mapping):
+            _fits(sparse, model)
+        self.given = _zeros(model) if sparse is None else sparse if isinstance(sparse, Mapping) else sparse.masks
         self.kept: set[nn.Module] = set()  # whose mask was seen to belong to the weight
-        self._patterns: dict[tuple[nn.Module, Geometry], Pattern] = {}
-
-    def plane(self, height: int, width: int) -> int:
-        return plane(height, width, self.lib.lanes)
+        self._patterns: dict[tuple[nn.Module, Geometry, bool], Pattern] = {}
 
     def mask(self, module: nn.Module) -> Tensor | None:
         """The mask of a layer's weight; None means every weight is active."""
@@ -205,6 +272,13 @@ class Layers:
             found.append(mask)
         return found
 
+    def renew(self) -> None:
+        """Look for the weights' own zeros again."""
+        for module, name in self.names.items():
+            weight = module._parameters.get("weight")
+            if name in self.given and weight is not None:
+                self.given[name].copy_(weight != 0)
+
     def any_sparse(self) -> bool:
         return any(mask is not None for mask in self.masks(list(self.names)))
 
@@ -217,8 +291,8 @@ class Layers:
         asks = getattr(self.sparse, "needs_dense_gradient", None)
         return bool(asks()) if asks is not None else False
 
-    def pattern(self, module: nn.Module, geometry: Geometry) -> Pattern:
+    def pattern(self, module: nn.Module, geometry: Geometry, pixels: bool) -> Pattern:
         """The pattern of a layer, the same one for all programs."""
-        if (module, geometry) not in self._patterns:
-            self._patterns[module, geometry] = Pattern(self, module, geometry)
-        return self._patterns[module, geometry]
+        if (module, geometry, pixels) not in self._patterns:
+            self._patterns[module, geometry, pixels] = Pattern(self, module, geometry, pixels)
+        return self._patterns[module, geometry, pixels]

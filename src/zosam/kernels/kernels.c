@@ -827,8 +827,18 @@ typedef struct {
     const float *from;
     float *to;
     int64_t images, channels, height, width, plane, sn, sc, sh, sw;
-    int into;
+    int into, check, *strange; /* with `check`, whether something that is not finite was seen */
 } MoveJob;
+
+enum { OUT_OF_MEMORY = 1, NOT_FINITE = 2 }; /* why a call fails */
+
+ALWAYS M not_finite(V v) { return (M)(v - v != 0.0f); }
+
+ALWAYS int any_lane(M m) {
+    int found = 0;
+    UNROLL for (int i = 0; i < LANES; i++) found |= m[i];
+    return found != 0;
+}
 
 typedef float U __attribute__((vector_size(LANES * 4), aligned(4))); /* at any address */
 
@@ -868,25 +878,43 @@ ALWAYS void transpose(V *r) {
 #endif
 }
 
+/* LANES numbers of each of LANES pictures, between the plain tensor, where they lie side by side, and vectors that lie
+ * `apart` floats apart in the blocked one. */
+ALWAYS M move_square(const MoveJob *j, int64_t plain, int64_t blocked, int64_t apart) {
+    V r[LANES];
+    M strange = {};
+    UNROLL for (int i = 0; i < LANES; i++) {
+        r[i] = j->into ? (V) * (const U *)(j->from + plain + i * j->sn) : load(j->from + blocked + i * apart);
+        if (j->check) strange |= not_finite(r[i]);
+    }
+    transpose(r);
+    UNROLL for (int i = 0; i < LANES; i++) {
+        if (j->into) store(j->to + blocked + i * apart, r[i]);
+        else *(U *)(j->to + plain + i * j->sn) = (U)r[i];
+    }
+    return strange;
+}
+
+/* A full block whose pixels lie side by side: squares of LANES pixels at a time.  Returns how many pixels are done. */
+static int64_t move_rows(const MoveJob *j, int64_t n, M *strange) {
+    int64_t done = j->height * j->width / LANES * LANES;
+    for (int64_t c = 0; c < j->channels; c++) {
+        int64_t plain = n * LANES * j->sn + c * j->sc, blocked = (n * j->channels + c) * j->plane;
+        for (int64_t i = 0; i < done; i += LANES) *strange |= move_square(j, plain + i, blocked + i * LANES, LANES);
+    }
+    return done;
+}
+
 /* A full block whose channels lie side by side (channels_last, or rows): squares of LANES channels at a time.
  * Returns how many channels are done. */
-static int64_t move_squares(const MoveJob *j, int64_t n) {
+static int64_t move_squares(const MoveJob *j, int64_t n, M *strange) {
     int64_t done = j->channels / LANES * LANES;
     for (int64_t h = 0; h < j->height; h++) {
         for (int64_t w = 0; w < j->width; w++) {
             int64_t plain = n * LANES * j->sn + h * j->sh + w * j->sw;
             int64_t blocked = n * j->channels * j->plane + (h * j->width + w) * LANES;
             for (int64_t c = 0; c < done; c += LANES) {
-                V r[LANES];
-                UNROLL for (int i = 0; i < LANES; i++) {
-                    r[i] = j->into ? (V) * (const U *)(j->from + plain + i * j->sn + c)
-                                   : load(j->from + blocked + (c + i) * j->plane);
-                }
-                transpose(r);
-                UNROLL for (int i = 0; i < LANES; i++) {
-                    if (j->into) store(j->to + blocked + (c + i) * j->plane, r[i]);
-                    else *(U *)(j->to + plain + i * j->sn + c) = (U)r[i];
-                }
+                *strange |= move_square(j, plain + c, blocked + c * j->plane, j->plane);
             }
         }
     }
@@ -898,16 +926,21 @@ static void move_part(void *argument, int thread, int64_t chunk, int64_t chunks)
     (void)thread;
     EACH_BLOCK(n, blocks_of(j->images), chunk, chunks, 0) {
         int64_t count = j->images - n * LANES < LANES ? j->images - n * LANES : LANES;
-        int64_t done = j->sc == 1 && count == LANES ? move_squares(j, n) : 0;
+        M strange = {};
+        int in_rows = j->sw == 1 && (j->sh == j->width || j->height == 1) && count == LANES;
+        int64_t pixels = in_rows ? move_rows(j, n, &strange) : 0;
+        int64_t done = j->sc == 1 && count == LANES && !in_rows ? move_squares(j, n, &strange) : 0;
         for (int64_t c = done; c < j->channels; c++) {
-            for (int64_t h = 0; h < j->height; h++) {
-                int64_t blocked = (n * j->channels + c) * j->plane + h * j->width * LANES;
-                int64_t plain = n * LANES * j->sn + c * j->sc + h * j->sh;
-                for (int64_t w = 0; w < j->width; w++, blocked += LANES, plain += j->sw) {
+            for (int64_t h = pixels / j->width; h < j->height; h++) {
+                int64_t from = h == pixels / j->width ? pixels % j->width : 0;
+                int64_t blocked = (n * j->channels + c) * j->plane + (h * j->width + from) * LANES;
+                int64_t plain = n * LANES * j->sn + c * j->sc + h * j->sh + from * j->sw;
+                for (int64_t w = from; w < j->width; w++, blocked += LANES, plain += j->sw) {
                     if (j->into) {
                         V v = {};
                         for (int64_t lane = 0; lane < count; lane++) v[lane] = j->from[plain + lane * j->sn];
                         store(j->to + blocked, v);
+                        if (j->check) strange |= not_finite(v);
                     } else {
                         V v = load(j->from + blocked);
                         for (int64_t lane = 0; lane < count; lane++) j->to[plain + lane * j->sn] = v[lane];
@@ -915,17 +948,184 @@ static void move_part(void *argument, int thread, int64_t chunk, int64_t chunks)
                 }
             }
         }
+        if (j->check && any_lane(strange)) __atomic_store_n(j->strange, 1, __ATOMIC_RELAXED);
     }
 }
 
-/* Between any strided [N, C, H, W] tensor and the blocked layout. */
+enum { MOVE_OUT, MOVE_IN, MOVE_IN_FINITE };
+
+/* Between any strided [N, C, H, W] tensor and the blocked layout.  MOVE_IN_FINITE fails at what is not finite: a pruned
+ * weight would swallow it. */
 static int move(const float *from, float *to, int64_t images, int64_t channels, int64_t height, int64_t width,
                 int64_t plane, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into, int64_t threads) {
-    MoveJob job = {from, to, images, channels, height, width, plane, sn, sc, sh, sw, (int)into};
+    int strange = 0;
+    MoveJob job = {from, to, images, channels, height, width, plane, sn, sc, sh, sw, into != MOVE_OUT,
+                   into == MOVE_IN_FINITE, &strange};
     pthread_mutex_lock(&pool.busy);
     run(move_part, &job, blocks_of(images), threads_for(threads), 0);
     pthread_mutex_unlock(&pool.busy);
-    return 0;
+    return strange ? NOT_FINITE : 0;
+}
+
+/* ---- few pictures: pixels lie innermost ---------------------------------------------------------------
+ *
+ * [images][channels][plane], where a plane holds H rows of W floats, each padded to full vectors.  A vector is LANES
+ * pixels of one row, and a weight reads its input at any column: in a band, rows start where the padding does, and with
+ * stride 2 even columns lie before odd ones.  Forward only.  What lies in the padding of a row has no meaning. */
+
+typedef struct {
+    int64_t images, inputs, outputs, height, width, kernel, stride, pad, out_height, out_width;
+    int64_t in_plane, in_row, out_plane, out_row;
+    int64_t rows;           /* output rows per band */
+    int64_t band, band_row; /* floats between channels and rows of a band */
+    int64_t half;           /* where odd columns begin, with stride 2 */
+    int64_t active;
+} PixelShape;
+
+ALWAYS V load_any(const float *p) { return (V) * (const U *)p; }
+
+static void read_vectors(const Source *s, int64_t c, int64_t at, int64_t count, float *to) {
+    M all = (M){} - 1;
+    switch (source_flags(s)) {
+#define CASE(f) case f: read_run(f, s, c, at, count, all, to); break;
+        EACH_CASE(CASE)
+#undef CASE
+    }
+}
+
+/* As `fill` does: rows [keep, rows) of a band whose row 0 is input row `row0`. */
+static void fill_pixels(const PixelShape *s, const Source *source, int64_t n, int64_t row0, int64_t keep, int64_t rows,
+                        int64_t roll, float *line, float *band) {
+    for (int64_t c = 0; c < s->inputs; c++) {
+        float *to = band + c * s->band;
+        if (keep) memmove(to, to + roll * s->band_row, (size_t)(keep * s->band_row) * sizeof(float));
+        for (int64_t r = keep; r < rows; r++) {
+            int64_t h = row0 + r;
+            float *row = to + r * s->band_row;
+            memset(row, 0, (size_t)s->band_row * sizeof(float));
+            if (h < 0 || h >= s->height) continue;
+            read_vectors(source, c, (n * s->inputs + c) * s->in_plane + h * s->in_row, s->in_row / LANES, line);
+            if (s->stride == 1) {
+                memcpy(row + s->pad, line, (size_t)s->width * sizeof(float));
+            } else {
+                for (int64_t w = 0, x = s->pad; w < s->width; w++, x++) row[(x & 1) * s->half + (x >> 1)] = line[w];
+            }
+        }
+    }
+}
+
+ALWAYS void pixel_tile(const int TR, const int TC, const int SI, const float *band, int64_t band_row, const Index *a,
+                       const Sink *k, int64_t at, int64_t plane, int64_t row, int64_t channels) {
+#define AT (at + (q / TC) * row + (q % TC) * LANES)
+    for (int64_t c = 0; c < channels; c++, at += plane) {
+        V acc[16], bias = splat(or_zero(k->bias, c));
+        UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = bias;
+        for (int32_t i = a->start[c], end = a->start[c + 1]; i < end; i++) {
+            const float *p = band + a->offset[i];
+            V w = splat(a->value[i]);
+            UNROLL for (int q = 0; q < TR * TC; q++) {
+                acc[q] += w * load_any(p + (q / TC) * SI * band_row + (q % TC) * LANES);
+            }
+        }
+        if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
+        UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
+    }
+#undef AT
+}
+
+typedef void (*PixelTile)(const float *, int64_t, const Index *, const Sink *, int64_t, int64_t, int64_t, int64_t);
+#define PIXEL(TR, TC, SI)                                                                                          \
+    static void pixel_##TR##TC##SI(const float *b, int64_t br, const Index *a, const Sink *k, int64_t at, int64_t p, \
+                                   int64_t r, int64_t n) {                                                         \
+        pixel_tile(TR, TC, SI, b, br, a, k, at, p, r, n);                                                          \
+    }
+#define MAKE_PIXEL(i, TR, TC) PIXEL(TR, TC, 1) PIXEL(TR, TC, 2)
+TILES(MAKE_PIXEL)
+#define PIXEL1(i, TR, TC) pixel_##TR##TC##1,
+#define PIXEL2(i, TR, TC) pixel_##TR##TC##2,
+static const PixelTile pixels[2][6] = {{TILES(PIXEL1)}, {TILES(PIXEL2)}};
+
+typedef struct {
+    const PixelShape *shape;
+    const Source *source;
+    const Index *index;
+    const Sink *sink;
+} PixelJob;
+
+static void pixel_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
+    const PixelJob *job = argument;
+    const PixelShape *s = job->shape;
+    float *band = scratch[thread][BAND].data, *line = scratch[thread][PARTIAL].data;
+    int64_t overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
+    EACH_BLOCK(n, s->images, chunk, chunks, 0) {
+        for (int64_t y = 0; y < s->out_height; y += s->rows) {
+            int64_t rows = y + s->rows <= s->out_height ? s->rows : s->out_height - y;
+            fill_pixels(s, job->source, n, y * s->stride - s->pad, y ? overlap : 0, (rows - 1) * s->stride + s->kernel,
+                        s->rows * s->stride, line, band);
+            const PixelTile *table = pixels[s->stride - 1];
+            EACH_TILE(rows, s->out_row / LANES, {
+                table[tile](band + r * s->stride * s->band_row + xx * LANES, s->band_row, job->index, job->sink,
+                            n * s->outputs * s->out_plane + (y + r) * s->out_row + xx * LANES, s->out_plane, s->out_row,
+                            s->outputs);
+            })
+        }
+    }
+}
+
+static int pixel_conv(const PixelShape *s, const Source *source, const Index *index, const float *weight,
+                      const Sink *sink, int64_t threads) {
+    PixelJob job = {s, source, index, sink};
+    int workers = threads_for(threads);
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(workers, BAND, (size_t)(s->band * s->inputs + 2 * LANES)) ||
+                 reserve(workers, PARTIAL, (size_t)s->in_row);
+    if (!failed) {
+        gather(index, s->active, weight);
+        run(pixel_part, &job, s->images, workers, 0);
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed ? OUT_OF_MEMORY : 0;
+}
+
+/* Between any strided [N, C, H, W] tensor and rows of `row` floats. */
+static int pixel_move(const float *from, float *to, int64_t images, int64_t channels, int64_t height, int64_t width,
+                      int64_t plane, int64_t row, int64_t sn, int64_t sc, int64_t sh, int64_t sw, int64_t into) {
+    float strange = 0;
+    for (int64_t n = 0; n < images; n++) {
+        for (int64_t c = 0; c < channels; c++) {
+            for (int64_t h = 0; h < height; h++) {
+                int64_t plain = n * sn + c * sc + h * sh, own = (n * channels + c) * plane + h * row;
+                if (into == MOVE_OUT) {
+                    for (int64_t w = 0; w < width; w++) to[plain + w * sw] = from[own + w];
+                    continue;
+                }
+                for (int64_t w = 0; w < width; w++) to[own + w] = from[plain + w * sw];
+                for (int64_t w = width; w < row; w++) to[own + w] = 0;
+                for (int64_t w = 0; w < width; w++) strange += to[own + w] - to[own + w]; /* 0, or NaN */
+            }
+        }
+    }
+    return into == MOVE_IN_FINITE && strange != 0 ? NOT_FINITE : 0;
+}
+
+/* What a Source describes, averaged over the pixels of each channel. */
+static int pixel_pool(int64_t images, int64_t channels, int64_t height, int64_t width, int64_t plane, int64_t row,
+                      const Source *source, float *pooled) {
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(1, PARTIAL, (size_t)row);
+    float *line = scratch[0][PARTIAL].data;
+    for (int64_t i = 0; !failed && i < images * channels; i++) {
+        float sum = 0;
+        for (int64_t h = 0; h < height; h++) {
+            float part = 0;
+            read_vectors(source, i % channels, i * plane + h * row, row / LANES, line);
+            for (int64_t w = 0; w < width; w++) part += line[w];
+            sum += part;
+        }
+        pooled[i] = sum / (float)(height * width);
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
 /* ---- batch norm: from sums to scale and shift ------------------------------------------------------- */
@@ -1124,7 +1324,10 @@ EXPORT int64_t zk_strays(const int64_t *layers, int64_t count) {
 
 /* ---- many calls as one ------------------------------------------------------------------------------ */
 
-enum { CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM };
+enum {
+    CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM, PIXEL_CONV, PIXEL_MOVE,
+    PIXEL_POOL
+};
 
 /* Makes the calls of a list, in order: each is its number, then its arguments.  Stops at the first that fails. */
 EXPORT int zk_calls(const int64_t *list, int64_t length) {
@@ -1142,6 +1345,10 @@ EXPORT int zk_calls(const int64_t *list, int64_t length) {
         case BATCH_NORM_FORWARD: MADE(2, batch_norm_forward(P(0), P(1)));
         case BATCH_NORM_BACKWARD: MADE(4, batch_norm_backward(P(0), P(1), P(2), P(3)));
         case LAYER_NORM: MADE(2, layer_norm(P(0), a[1]));
+        case PIXEL_CONV: MADE(6, pixel_conv(P(0), P(1), P(2), P(3), P(4), a[5]));
+        case PIXEL_MOVE:
+            MADE(13, pixel_move(P(0), P(1), a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]));
+        case PIXEL_POOL: MADE(8, pixel_pool(a[0], a[1], a[2], a[3], a[4], a[5], P(6), P(7)));
         default: failed = -1;
         }
 #undef MADE

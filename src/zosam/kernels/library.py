@@ -49,8 +49,20 @@ LayerNorm = _structure(
     pointers="x gamma beta out gradient add gamma_gradient beta_gradient",
 )
 
+PixelShape = _structure(
+    "PixelShape",
+    integers="images inputs outputs height width kernel stride pad out_height out_width in_plane in_row out_plane "
+    "out_row rows band band_row half active",
+)
+
 # as C numbers its calls
 CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM = range(7)
+PIXEL_CONV, PIXEL_MOVE, PIXEL_POOL = range(7, 10)
+MOVE_OUT, MOVE_IN, MOVE_IN_FINITE = range(3)  # the ways of a move
+
+
+class NotFinite(ArithmeticError):
+    """An input is infinite or not a number."""
 
 
 class Library:
@@ -76,7 +88,10 @@ class Library:
 
     def run(self, address: int, length: int) -> None:
         """Make the calls that are written, one after another, in `length` integers at an address."""
-        if self.c.zk_calls(address, length):  # the one way to fail
+        failed = self.c.zk_calls(address, length)
+        if failed == 2:
+            raise NotFinite
+        if failed:
             raise MemoryError("the sparse kernels could not allocate their working memory")
 
 

@@ -15,6 +15,11 @@ from .regions import Region
 from .trace import Step
 
 
+def uses_running_statistics(norm: nn.BatchNorm2d) -> bool:
+    """Whether it takes no notice of the batch."""
+    return not norm.training and norm._buffers["running_mean"] is not None
+
+
 class Lowering:
     """Turns the steps of a region into a forward program."""
 
@@ -113,6 +118,11 @@ class Lowering:
     def _batch_norm(self, step: Step) -> None:
         assert isinstance(step.module, nn.BatchNorm2d)
         buffer = self._store(self._real(step.inputs[0]))
+        if uses_running_statistics(step.module):
+            norm = BatchNorm(step.module, buffer, None)
+            self.program.ops.append(norm)
+            self.views[step.name] = View([Term(buffer, norm)])
+            return
         maker = self.maker.get(buffer)
         if maker is None:  # nobody who could sum on the way
             maker = Pass(View([Term(buffer)]))

@@ -26,6 +26,8 @@ from .library import CONV_BACKWARD, CONV_FORWARD, MOVE, Library
 Clock = Callable[[], float]
 Name = TypeVar("Name")
 REPEATS = 2
+TRIES, APART = 4, 1.25
+ENOUGH_BLOCKS = 4  # of pictures, to time a layer
 _known: dict[str, float] = {}
 
 
@@ -41,6 +43,19 @@ def best(
             if round_:  # the first round warms up
                 least[name] = min(least[name], clock() - start)
     return least
+
+
+def ratio(slow: Callable[[], object], fast: Callable[[], object]) -> float:
+    """Time of one / time of the other: the least of tries in turns, as few as it takes to tell them apart."""
+    took = [float("inf"), float("inf")]
+    for tries in range(1, TRIES + 1):
+        for i, function in enumerate((slow, fast)):
+            start = time.perf_counter()
+            function()
+            took[i] = min(took[i], time.perf_counter() - start)
+        if tries > 1 and not 1 / APART < took[0] / took[1] < APART:
+            break
+    return took[0] / took[1]
 
 
 class Layer(ABC):
@@ -120,8 +135,9 @@ class DenseLayer(Layer):
         )  # fmt: skip
 
 
-def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int) -> float:
-    """Dense time / sparse time of one layer, forward and backward; the dense one pays for changing layouts."""
+def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int, backward: bool) -> float:
+    """Dense time / sparse time of one layer, both with or without backward; the dense one pays for changing layouts."""
+    images = min(images, ENOUGH_BLOCKS * lib.lanes)
     shape = (g.outputs, g.inputs, g.kernel, g.kernel)
     active = torch.ones(shape, dtype=torch.bool) if mask is None else mask.reshape(shape)
 
@@ -137,11 +153,16 @@ def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int) -> 
                 size = (n, c, h, w, plane(h, w, lib.lanes))
                 lib.call(MOVE, p.data_ptr(), b.data_ptr(), *size, *p.stride(), 1, torch.get_num_threads())
 
-        took = best({"sparse": sparse.both, "dense": dense.both, "move": move})
-        return (took["dense"] + 3 * took["move"]) / took["sparse"]
+        def moved_and_dense() -> None:
+            for _ in range(3 if backward else 1):
+                move()
+            dense.both() if backward else dense.forward()
+
+        return ratio(moved_and_dense, sparse.both if backward else sparse.forward)
 
     density = float(active.sum()) / max(active.numel(), 1)
-    return remember(key("layer", f"{lib.path.name} {g}{bucket(density)}", images), measure)
+    what = f"{lib.path.name} {g}{bucket(density)}{'' if backward else ' forward'}"
+    return remember(key("layer", what, images), measure)
 
 
 def bucket(density: float) -> str:

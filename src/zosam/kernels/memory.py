@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import library
-from .index import Layers
+from .index import Layers, pixel_plane, plane
 from .library import Library
 from .plan import (
     Activation,
@@ -51,7 +51,7 @@ def forward_traffic(op: Op) -> Traffic:
     if isinstance(op, Enter | Leave):
         return edge_traffic(op)
     if isinstance(op, BatchNorm):
-        return Traffic(reads=[op.sums])
+        return Traffic(reads=_given(op.sums))
     if isinstance(op, LayerNorm):
         return Traffic([op.source], [op.out], [(op.out, op.source)])
     source = [term.buffer for term in op.source.terms]
@@ -134,10 +134,10 @@ class Memory:
     """The arena of one program and the addresses in it; leased to one run at a time."""
 
     def __init__(
-        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[BackOp] | None
+        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[BackOp] | None, pixels: bool
     ) -> None:
-        self.lib, self.layers, self.images = lib, layers, images
-        self.blocks = -(-images // lib.lanes)
+        self.lib, self.layers, self.images, self.pixels = lib, layers, images, pixels
+        self.blocks = images if pixels else -(-images // lib.lanes)
         offsets, total = place([forward_traffic(op) for op in forward.ops], self.size, keep=adjoint is not None)
         if adjoint is not None:
             more, extra = place([backward_traffic(op) for op in adjoint], self.size, keep=False)
@@ -160,7 +160,7 @@ class Memory:
 
     def size(self, buffer: Buffer) -> int:
         """Floats that a buffer takes."""
-        inner = 3 * self.lib.lanes if buffer.sums else self.layers.plane(buffer.height, buffer.width)
+        inner = 3 * self.lib.lanes if buffer.sums else self.plane(buffer)
         return -(-self.blocks * buffer.channels * inner // 16) * 16
 
     def at(self, buffer: Buffer | None) -> int:
@@ -169,7 +169,7 @@ class Memory:
 
     def plane(self, buffer: Buffer) -> int:
         """Floats between the channels of a buffer."""
-        return self.layers.plane(buffer.height, buffer.width)
+        return (pixel_plane if self.pixels else plane)(buffer.height, buffer.width, self.lib.lanes)
 
     def vector(self, norm: BatchNorm, name: str) -> int:
         """The address of one of the per-channel vectors of a norm."""

@@ -96,7 +96,7 @@ class BatchNorm:
 
     module: nn.BatchNorm2d
     buffer: Buffer
-    sums: Buffer
+    sums: Buffer | None  # None if it uses its running statistics
 
 
 @dataclass(eq=False)

@@ -17,8 +17,8 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from .index import NOT_SEEN, LayerIndex, Layers, Pattern
-from .library import Library, Shape
+from .index import NOT_SEEN, LayerIndex, Layers, Pattern, PixelIndex
+from .library import Library
 
 
 class Slot(NamedTuple):
@@ -59,7 +59,7 @@ class LayerCall:
     weight: int | None  # None for a layer of our own, which lies as `strides` say
     strides: tuple[int, ...]
     at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
-    index: LayerIndex | None = None
+    index: LayerIndex | PixelIndex | None = None
     shape: Structure | None = None
 
 
@@ -162,7 +162,7 @@ class Script:
                 index = pattern.make(mask, strides)
             if layer.index is not index:
                 layer.index = index
-                layer.shape = shape = Shape.from_buffer_copy(index.shape)
+                layer.shape = shape = type(index.shape).from_buffer_copy(index.shape)
                 shape.images = self.images
                 structures = (shape, index.forward, index.transposed, index.counts)
                 for at, structure in zip(layer.at, structures, strict=False):
