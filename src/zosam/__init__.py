@@ -1,5 +1,7 @@
 """Sparse training that is cheap, robust and real: ZO-SAM, the SAM family and the sparse-training methods."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
 
 from zosam.kernels import accelerate
@@ -22,6 +24,19 @@ from zosam.sparse import (
     SynFlow,
     TopKAST,
 )
+
+if TYPE_CHECKING:
+    from zosam.lab.serve import load
+
+
+def __getattr__(name: str) -> Any:
+    """What stands in the laboratory is imported when it is asked for."""
+    if name == "load":
+        from zosam.lab.serve import load
+
+        return load
+    raise AttributeError(f"module 'zosam' has no attribute {name!r}")
+
 
 __all__ = [
     "ASAM",
@@ -52,5 +67,6 @@ __all__ = [
     "SynFlow",
     "TopKAST",
     "accelerate",
+    "load",
     "schedules",
 ]

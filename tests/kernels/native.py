@@ -20,7 +20,7 @@ from zosam.kernels import build
 
 SANITIZE = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 SIXTEEN = ("-DLANES=16", "-Wno-psabi")
-TESTS = ("test_operations.py", "test_rows.py", "test_accelerate.py")
+TESTS = ("test_operations.py", "test_few_pictures.py", "test_rows.py", "test_accelerate.py")
 
 
 def runtime(name: str) -> str:

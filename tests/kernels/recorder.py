@@ -28,6 +28,9 @@ CALLS: list[list[Any]] = [  # what each call is given, by its number
     [library.BatchNorm, P],
     [library.BatchNorm, P, P, P],
     [library.LayerNorm, N],
+    [library.PixelShape, library.Source, library.Index, P, library.Sink, N],
+    [P, P, *[N] * 11],
+    [*[N] * 6, library.Source, P],
 ]
 
 

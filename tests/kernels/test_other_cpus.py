@@ -55,6 +55,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
                 model(x.requires_grad_()).square().sum().backward()
                 with torch.no_grad():
                     model(x)
+                    model.eval()(x[:1])
         finally:
             torch.set_num_threads(before)
             recorded: list[Call] = lib.c.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import types
@@ -166,6 +167,8 @@ class Dispatcher:
         self.training_case = Case(shapes[0], backward=True)
         self.cases = {case.batch: case for case in (Case(shape, backward=False) for shape in shapes)}
         self.own: Callable[..., Any] | None = module.__dict__.get("forward")
+        self.__signature__ = inspect.signature(self.own or module.forward)  # exporters ask for both
+        self.__code__ = getattr(self.own or type(module).forward, "__code__", None)
         self.inner = [m for m in module.modules() if m is not module]
         self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
         self.steered = [m for m in module.modules() if m is module or not m.__module__.startswith("torch.nn")]
@@ -214,7 +217,11 @@ class Dispatcher:
 
     def _plain(self, args: tuple[Any, ...]) -> bool:
         """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
-        if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        if (
+            torch.is_autocast_enabled("cpu")
+            or torch.compiler.is_compiling()
+            or torch._C._get_tracing_state() is not None
+        ):
             return True
         for x in args:
             if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):

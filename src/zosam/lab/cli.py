@@ -154,6 +154,26 @@ def export(
 
 
 @app.command
+def serve_bench(
+    path: Annotated[Path, tyro.conf.Positional],
+    batches: tuple[int, ...] = (1, 8, 64),
+    threads: int = 1,
+    model: str | None = None,
+) -> None:
+    """How fast the network of a finished run serves: on the sparse kernels, in dense torch and in onnxruntime.
+
+    Args:
+        path: The run's folder.
+        batches: Batch sizes.
+        threads: For all three.
+        model: The network, module:function, if it is your own: a record alone does not make its code run.
+    """
+    from zosam.lab.serve import bench
+
+    console.print(bench(path, batches, threads, model), highlight=False)
+
+
+@app.command
 def doctor() -> None:
     """Which sparse kernels this machine runs, and why."""
     from zosam.kernels import doctor

@@ -1,0 +1,150 @@
+"""A trained network, ready to serve: `zosam.load(path)`, and how fast it is: `zosam serve-bench RUN`."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zosam.kernels import accelerate, report, restore
+from zosam.sparse.export import export
+from zosam.sparse.save import load_compressed, read_tensors
+
+
+def load(path: str | Path, model: nn.Module | None = None, example: Any = None) -> nn.Module:
+    """A trained network on the sparse kernels, in eval mode and without gradients.
+
+    `path` is the folder of a finished run, or a file that `zosam.sparse.export` wrote (compressed or dense). The file
+    alone does not say which network it holds: pass `model`, unless it lies in the folder of its run. `example`, one
+    batch or a list of batches as they will come, is what the faster way is measured on; without it the first batch is
+    taken, whose pass is then slower than those that follow.
+    """
+    path = Path(path)
+    if path.is_dir():
+        model = _finished(path).load(model)
+    else:
+        state = _state(path)
+        if model is None:
+            if not (path.parent / "record.json").is_file():
+                raise ValueError(f"{path} does not say which network it holds: pass it, zosam.load(path, model)")
+            model = _finished(path.parent).load()
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"{path} holds another network: {error}") from None
+    model.eval().requires_grad_(False)
+    if example is not None:
+        return accelerate(model, example=example)
+
+    def first(module: nn.Module, args: tuple[Any, ...]) -> None:
+        hook.remove()
+        if args and isinstance(args[0], Tensor):
+            accelerate(module, example=args[0])
+
+    hook = model.register_forward_pre_hook(first)
+    return model
+
+
+def _state(path: Path) -> dict[str, Tensor]:
+    """The state_dict in a file, compressed or dense."""
+    tensors, about = read_tensors(path)
+    return tensors if about.get("format") == "pt" else load_compressed(path)
+
+
+def _finished(folder: Path) -> Any:
+    from zosam.lab.run import finished
+
+    return finished(folder)
+
+
+def serve_bench(
+    model: nn.Module, pictures: Tensor, batches: Sequence[int], seconds: float = 1.0
+) -> list[dict[str, Any]]:
+    """Milliseconds per batch, in turns: on the kernels, in dense torch, and in dense onnxruntime where it is installed.
+
+    Medians, on as many threads as torch has; `gain` is the time of the fastest dense contestant / that of the kernels.
+    """
+    model.eval().requires_grad_(False)
+    plain = restore(model)
+    examples = [_batch(pictures, n) for n in batches]
+    with tempfile.TemporaryDirectory() as folder:
+        session = _session(plain, examples[0], Path(folder))
+        last = _channels_last(plain)
+        accelerate(model, example=examples)
+        found = []
+        for x in examples:
+            runs: dict[str, Callable[[], object]] = {"kernels": partial(model, x), "torch": partial(last, x)}
+            if session is not None:
+                given = {session.get_inputs()[0].name: x.numpy()}
+                runs["onnxruntime"] = partial(session.run, None, given)
+            took = _in_turns(runs, seconds)
+            dense = min(value for name, value in took.items() if name != "kernels")
+            line: dict[str, Any] = {"batch": len(x)} | {name: 1e3 * value for name, value in took.items()}
+            found.append(line | {"pictures per second": len(x) / took["kernels"], "gain": dense / took["kernels"]})
+    return found
+
+
+def _batch(pictures: Tensor, count: int) -> Tensor:
+    return pictures[torch.arange(count) % len(pictures)].contiguous()
+
+
+def _channels_last(model: nn.Module) -> Callable[[Tensor], object]:
+    """The dense network in torch's fastest layout."""
+    own = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return lambda x: own(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
+
+
+def _session(model: nn.Module, example: Tensor, folder: Path) -> Any:
+    """The network in onnxruntime, on as many threads as torch has; None where it is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    file = export(model, folder, "onnx", example=_batch(example, 2))
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def _in_turns(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Median time of each."""
+    took: dict[str, list[float]] = {name: [] for name in runs}
+    with torch.inference_mode():
+        for run in runs.values():
+            run()
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(took["kernels"]) < 3:
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                took[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+def bench(path: Path, batches: Sequence[int], threads: int, model: str | None) -> str:
+    """What `zosam serve-bench` prints, for a finished run."""
+    from zosam.lab import models
+    from zosam.lab.assemble import load_data
+
+    torch.set_num_threads(threads)
+    record = _finished(path)
+    network = record.load(None if model is None else models.build(model, record.classes))
+    pictures = next(iter(load_data(record.run).test))[0]
+    found = serve_bench(network, pictures, batches)
+    names = [name for name in ("kernels", "torch", "onnxruntime") if name in found[0]]
+    lines = [f"{'batch':>6}" + "".join(f"{name + ', ms':>18}" for name in names) + f"{'pictures/s':>14}{'gain':>7}"]
+    for line in found:
+        times = "".join(f"{line[name]:18.2f}" for name in names)
+        lines.append(f"{line['batch']:6}{times}{line['pictures per second']:14,.0f}{line['gain']:7.2f}")
+    if "onnxruntime" not in names:
+        lines.append("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime")
+    return "\n".join([report(network), *lines])

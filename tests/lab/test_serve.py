@@ -1,0 +1,94 @@
+"""From a file to a network that serves."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import zosam
+from zosam.kernels import accelerate, measure, report
+from zosam.lab.models import digits_net
+from zosam.lab.run import Run, run
+from zosam.lab.serve import bench, serve_bench
+from zosam.sparse.export import export
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+
+
+def pruned() -> nn.Module:
+    torch.manual_seed(0)
+    model = digits_net().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.mul_(torch.rand_like(p) > 0.9)
+    return model
+
+
+@pytest.mark.parametrize("form", ["compressed", "dense"])
+@pytest.mark.parametrize("example", [False, True])
+def test_a_file_and_its_network(tmp_path: Path, form: str, example: bool) -> None:
+    model = pruned()
+    path, x = export(model, tmp_path, form), torch.randn(8, 1, 8, 8)
+    served = zosam.load(path, digits_net(), example=x if example else None)
+    for _ in range(2):
+        torch.testing.assert_close(served(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "layers sparse" in report(served)
+    assert not served.training
+    assert not any(p.requires_grad for p in served.parameters())
+
+
+def test_a_file_alone_does_not_say_what_it_is(tmp_path: Path) -> None:
+    path = export(pruned(), tmp_path, "compressed")
+    with pytest.raises(ValueError, match=r"zosam.load\(path, model\)"):
+        zosam.load(path)
+    with pytest.raises(ValueError, match="another network"):
+        zosam.load(path, nn.Linear(2, 2))
+
+
+def test_a_run_and_a_file_in_its_folder(tmp_path: Path) -> None:
+    record = run(Run(data="digits", model="digits_net", method="random", sparsity=0.9, epochs=1), tmp_path)
+    x = torch.randn(8, 1, 8, 8)
+    expected = record.load().eval()(x)
+    file = export(record.load(), record.path, "compressed")
+    for path in (record.path, file):
+        torch.testing.assert_close(zosam.load(path, example=x)(x), expected, rtol=1e-4, atol=1e-4)
+    told = bench(record.path, (1, 8), 1, None)
+    assert [line.split()[0] for line in told.splitlines()[-2:]] in (["1", "8"], ["8", "onnxruntime"])
+
+
+def test_onnx_of_an_accelerated_network(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model, x = pruned(), torch.randn(5, 1, 8, 8)
+    expected = copy.deepcopy(model)(x)
+    accelerate(model, example=x)
+    path = export(model, tmp_path, "onnx", example=x[:1])
+    session: Any = runtime.InferenceSession(str(path))
+    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(out), expected, rtol=1e-4, atol=1e-5)
+    assert "layers sparse" in report(model)
+
+
+def test_an_accelerated_network_is_exported_as_it_is_written() -> None:
+    model, x = pruned(), torch.randn(5, 1, 8, 8)
+    accelerate(model, example=x)
+    for copied in (torch.export.export(model, (x,)).module(), torch.jit.trace(model, x)):
+        torch.testing.assert_close(copied(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_bench_measures_every_batch_size() -> None:
+    found = serve_bench(pruned(), torch.randn(4, 1, 8, 8), (1, 6), seconds=0.05)
+    assert [line["batch"] for line in found] == [1, 6]
+    for line in found:
+        dense = min(line[name] for name in ("torch", "onnxruntime") if name in line)
+        assert line["gain"] == pytest.approx(dense / line["kernels"])
+        assert line["pictures per second"] == pytest.approx(1e3 * line["batch"] / line["kernels"])
