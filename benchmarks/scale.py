@@ -33,7 +33,7 @@ from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import current
 from zosam.lab.models import build
 from zosam.lab.record import made_with
-from zosam.optim import SAM, SGD, ZOSAM, SharpnessAware
+from zosam.optim import SAM, SGD, ZOSAM, Gaussian, SharpnessAware
 from zosam.sparse import RigL
 
 STEPS = 3
@@ -42,8 +42,7 @@ METHODS: dict[str, Callable[[Optimizer], SharpnessAware]] = {
     "SAM": SAM,
     "SAM per rank": lambda base: SAM(base, per_rank=True),
     "ZO-SAM": ZOSAM,
-    "ZO-SAM m=4": lambda base: ZOSAM(base, directions=4),
-    "ZO-SAM own directions": lambda base: ZOSAM(base, own_directions=True),
+    "ZO-SAM m=4": lambda base: ZOSAM(base, probe=Gaussian(4)),
 }
 
 
@@ -118,7 +117,7 @@ def counted(make: Callable[[Optimizer], SharpnessAware], model_name: str) -> dic
         "loss": sent.pop("loss", 0.0),
         "BatchNorm": sent.pop("statistics", 0.0),
         "weights": sum(p.numel() for p in model.parameters()),
-        "active": len(optimizer.coordinates),
+        "active": len(optimizer.active),
         **sent,
     }
 

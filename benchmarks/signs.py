@@ -27,7 +27,6 @@ from zosam.lab.run import Run, run
 from zosam.lab.train import classification
 from zosam.optim.active import set_mask
 from zosam.optim.passes import Closure
-from zosam.optim.probes import drawn, made
 
 RHO = 0.05
 CHOICES = [(0, 2), (0, 4), (0, 8), (0, 12), (0, 16), (1, 1), (1, 8)]  # so many batches ago, every n-th picture
@@ -46,10 +45,8 @@ def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -
     record = run(what, data_dir=data_dir)
     model = record.load().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), RHO, seed=what.seed)
-    masks = record.masks()
-    for name, mask in masks.items():
+    for name, mask in record.masks().items():
         set_mask(model.get_parameter(name), mask)
-    space = optimizer.coordinates
 
     @torch.no_grad()
     def rises(closure: Closure, u: Tensor, n: int) -> bool:
@@ -64,8 +61,7 @@ def agreement(what: Run, data_dir: str | None, trials: int, distribution: Any) -
     before = next(closures)
     for trial, now in zip(range(trials), closures, strict=False):
         optimizer.steps = trial  # each step has directions of its own
-        u = torch.cat(list(drawn(space, distribution, optimizer.generator())))
-        u = optimizer.unit(made(u, space.dtype))
+        u = optimizer.active.unit(optimizer.draw(signs=distribution == "rademacher"))
         whole = rises(now, u, 1)
         for ago, n in CHOICES:
             agree[ago, n] += rises((now, before)[ago], u, n) == whole

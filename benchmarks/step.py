@@ -28,7 +28,26 @@ from torch.nn import functional as F
 
 from zosam.lab import models
 from zosam.lab.measure.throughput import beside
-from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM, RandomSAM
+from zosam.optim import (
+    ASAM,
+    ESAM,
+    GSAM,
+    MSAM,
+    RWP,
+    S2SAM,
+    SAM,
+    SGD,
+    ZOSAM,
+    Central,
+    Gaussian,
+    LastGradient,
+    LookSAM,
+    Momentum,
+    Pair,
+    Rademacher,
+    RandomSAM,
+    Subspace,
+)
 from zosam.sparse import RigL
 
 PAPER = {"SAM": 0.4767, "ESAM": 0.4048, "LookSAM k=5": 0.7014, "LookSAM k=10": 0.7529, "GSAM": 0.4760, "ZO-SAM": 0.7667}
@@ -44,18 +63,18 @@ OURS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "LookSAM k=10": lambda b: LookSAM(b, k=10),
     "GSAM": GSAM,
     "ZO-SAM": ZOSAM,
-    "ZO-SAM rademacher": lambda b: ZOSAM(b, distribution="rademacher"),
-    "ZO-SAM replay": lambda b: ZOSAM(b, replay=True),
-    "ZO-SAM paper norm": lambda b: ZOSAM(b, norm="paper"),
-    "ZO-SAM m=2": lambda b: ZOSAM(b, directions=2),
-    "ZO-SAM m=4": lambda b: ZOSAM(b, directions=4),
-    "ZO-SAM pair": lambda b: ZOSAM(b, pair=True),
-    "ZO-SAM 1/2 batch": lambda b: ZOSAM(b, batch_fraction=1 / 2),
-    "ZO-SAM 1/8 batch": lambda b: ZOSAM(b, batch_fraction=1 / 8),
+    "ZO-SAM rademacher": lambda b: ZOSAM(b, probe=Rademacher(1)),
+    "RWP": RWP,
+    "ZO-SAM as printed": lambda b: ZOSAM.paper(b),
+    "ZO-SAM m=2": lambda b: ZOSAM(b, probe=Gaussian(2)),
+    "ZO-SAM m=4": lambda b: ZOSAM(b, probe=Gaussian(4)),
+    "ZO-SAM pair": lambda b: ZOSAM(b, decide=Pair()),
+    "ZO-SAM 1/2 batch": lambda b: ZOSAM(b, decide=Central(batch_fraction=1 / 2)),
+    "ZO-SAM 1/8 batch": lambda b: ZOSAM(b, decide=Central(batch_fraction=1 / 8)),
     "ZO-SAM every 5": lambda b: ZOSAM(b, every=5),
-    "ZO-SAM momentum": lambda b: ZOSAM(b, guide="momentum"),
-    "ZO-SAM gradient": lambda b: ZOSAM(b, guide="gradient"),
-    "ZO-SAM subspace 1/8": lambda b: ZOSAM(b, guide="subspace", batch_fraction=1 / 8),
+    "ZO-SAM momentum": lambda b: ZOSAM(b, probe=Momentum()),
+    "ZO-SAM gradient": lambda b: ZOSAM(b, probe=LastGradient()),
+    "ZO-SAM subspace 1/8": lambda b: ZOSAM(b, probe=Subspace(), decide=Central(batch_fraction=1 / 8)),
     "ZO-SAM fast": ZOSAM.fast,
     "RandomSAM": RandomSAM,
     "S2-SAM": S2SAM,

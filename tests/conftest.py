@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zosam.names import settings_of
+from zosam.names import fitting, settings_of
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS, Sparsity
 
@@ -87,7 +87,8 @@ class Trial:
         if self.sparse_first:
             self._make_sparse()
         if not self.bare:
-            self.optimizer = OPTIMIZERS[self.optimizer_name](base, rho=self.rho, **self.settings)
+            cls = OPTIMIZERS[self.optimizer_name]
+            self.optimizer = cls(base, **fitting(cls, rho=self.rho, **self.settings))
         if not self.sparse_first:
             self._make_sparse()
         torch.manual_seed(7)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -40,6 +39,12 @@ def settings_of(thing: Callable[..., object]) -> dict[str, inspect.Parameter]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
+
+
+def fitting(thing: Callable[..., object], **settings: Any) -> dict[str, Any]:
+    """Those of the settings that `thing` takes."""
+    known = settings_of(thing)
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def summary(thing: object) -> str:

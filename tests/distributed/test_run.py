@@ -39,7 +39,7 @@ def weights(path):
     return {n: t.numpy() for n, t in safetensors.torch.load_file(Path(path) / "model.safetensors").items()}
 
 
-@pytest.mark.parametrize("settings", [{}, {"optimizer": "sam"}, {"optimizer": "zosam:pair=True", "method": "snip"}])
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sam"}, {"optimizer": "zosam:decide=pair()", "method": "snip"}])
 def test_a_run_on_two_ranks_is_that_of_one_process(two, tmp_path, settings):
     settings = {"epochs": 1, "model": "calm", **settings}  # with dropout, each rank has noise of its own
     alone = run(even.small(**settings), tmp_path / "one")
@@ -64,7 +64,7 @@ def test_a_run_on_two_ranks_is_that_of_one_process(two, tmp_path, settings):
 @pytest.mark.parametrize("ranks", ["two", "four"])
 def test_a_run_goes_on_to_the_bit_where_it_was_broken_off(ranks, request, tmp_path):
     team = request.getfixturevalue(ranks)
-    settings = {"optimizer": "zosam:guide=momentum"}
+    settings = {"optimizer": "zosam:probe=momentum()"}
     straight, _ = team(complete, tmp_path / "straight", settings)[0]
     resumed, _ = team(complete, tmp_path / "resumed", settings, 13)[0]
     for name, value in weights(straight).items():

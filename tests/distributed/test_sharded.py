@@ -11,10 +11,11 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from zosam.distributed import sharded_files
-from zosam.distributed.fsdp import local, shared_like, whole
+from zosam.distributed.fsdp import full_like, local, shared_like, whole
 from zosam.distributed.ranks import current
 from zosam.lab import models
-from zosam.optim import ESAM, OPTIMIZERS, ZOSAM
+from zosam.names import fitting
+from zosam.optim import ASAM, ESAM, OPTIMIZERS, RWP, ZOSAM, Gaussian, Momentum, Pair, Rademacher, Subspace
 from zosam.sparse import METHODS, RigL
 
 from . import even, trials
@@ -22,13 +23,14 @@ from . import even, trials
 VARIANTS = {
     **{name: (cls, {}) for name, cls in OPTIMIZERS.items() if name != "esam"},
     "esam": (ESAM, {"gamma": 1.0}),
-    "three": (ZOSAM, {"directions": 3}),
-    "rademacher": (ZOSAM, {"distribution": "rademacher"}),
-    "momentum": (ZOSAM, {"guide": "momentum", "noise": 0.3}),
-    "subspace": (ZOSAM, {"guide": "subspace"}),
+    "three": (ZOSAM, {"probe": Gaussian(3)}),
+    "rademacher": (ZOSAM, {"probe": Rademacher()}),
+    "momentum": (ZOSAM, {"probe": Momentum()}),
+    "subspace": (ZOSAM, {"probe": Subspace()}),
     "every": (ZOSAM, {"every": 3}),
-    "replay": (ZOSAM, {"replay": True, "directions": 2}),
-    "paper": (ZOSAM, {"norm": "paper"}),
+    "filter": (ZOSAM, {"scale": "filter"}),
+    "element": (ASAM, {"eta": 0.1}),
+    "arwp": (RWP, {"eta": 0.1}),
 }
 
 
@@ -49,7 +51,7 @@ def build(name, method=None, settings=None, lr=0.05, base=torch.optim.SGD):
     model = sharded(model) if dist.is_initialized() else model
     cls, own = VARIANTS[name]
     momentum = {"momentum": 0.9} if base is torch.optim.SGD else {}
-    optimizer = cls(base(model.parameters(), lr=lr, **momentum), rho=0.1, **own)
+    optimizer = cls(base(model.parameters(), lr=lr, **momentum), **fitting(cls, rho=0.1), **own)
     sparse = None if method is None else METHODS[method](model, optimizer, 0.5, **(settings or {}))
     return model, optimizer, sparse
 
@@ -84,7 +86,7 @@ def test_every_optimizer_takes_the_steps_of_one_process(two):
 
 
 def test_and_without_masks(two):
-    agree(two(train, ["zosam", "sam", "replay"], None, {}), train(["zosam", "sam", "replay"], None, {}))
+    agree(two(train, ["zosam", "sam", "filter"], None, {}), train(["zosam", "sam", "filter"], None, {}))
 
 
 SHARDED = sorted(name for name, cls in METHODS.items() if cls.sharded)
@@ -112,7 +114,7 @@ def refusals():
         with pytest.raises(ValueError, match="fully_shard") as caught:
             METHODS[name](model, optimizer, 0.5, **settings)
         messages.append(str(caught.value))
-    for name, settings in (("zosam", {"pair": True}), ("zosam", {"own_directions": True}), ("sam", {"per_rank": True})):
+    for name, settings in (("zosam", {"decide": Pair()}), ("sam", {"per_rank": True})):
         model = sharded(trials.net())
         optimizer = OPTIMIZERS[name](torch.optim.SGD(model.parameters(), lr=0.1), **settings)
         with pytest.raises(ValueError, match="all weights on every rank"):
@@ -136,10 +138,9 @@ def parts():
         assert torch.equal(local(again), local(weight))
         assert torch.equal(whole(again), full)
         optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1))
-        space = optimizer.coordinates
-        assert torch.equal(space.whole(space.read()), full.flatten())
-        assert torch.equal(space.part(full.flatten()), space.read())
-        assert float(optimizer.length(space.read())) == pytest.approx(float(full.norm()))
+        space = optimizer.active
+        assert torch.equal(full_like(space.dense(space.read())[0], weight), full)
+        assert float(space.norm(space.read())) == pytest.approx(float(full.norm()))
     return current().rank
 
 
@@ -184,15 +185,20 @@ def after_eval():
         model(x)
     optimizer.ascend(lambda: F.cross_entropy(model(x), y))
     loss = F.cross_entropy(model(x), y)
-    space = optimizer.coordinates
-    displaced = space.whole(space.read())
+    space = optimizer.active
+
+    def weights():
+        parts = zip(space.dense(space.read()), space.params, strict=True)
+        return torch.cat([full_like(t, p).flatten() for t, p in parts])
+
+    displaced = weights()
     loss.backward()
     optimizer.restore()
     plain = trials.net()
     torch.nn.utils.vector_to_parameters(displaced, plain.parameters())
     assert float(loss.detach()) == pytest.approx(float(F.cross_entropy(plain(x), y).detach()), abs=1e-6)
     home = torch.nn.utils.parameters_to_vector(trials.net().parameters()).detach()
-    assert torch.equal(space.whole(space.read()), home)
+    assert torch.equal(weights(), home)
 
 
 def test_every_pass_sees_the_weights_of_now(two):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.lab.precision import Overflow, Precision
+from zosam.names import fitting
 from zosam.optim import OPTIMIZERS, SAM, ZOSAM
 
 X, Y = torch.randn(32, 6, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
@@ -85,7 +86,7 @@ def test_an_overflow_takes_the_whole_step_back(name):
     for model, scale in ((calm, 2.0**8), (wild, 2.0**40)):
         torch.manual_seed(3)
         precision = Precision("fp16", scale=scale)
-        optimizer = cls(base(model), rho=0.2, seed=1)
+        optimizer = cls(base(model), **fitting(cls, rho=0.2, seed=1))
         closure = closure_of(model, precision, cls.per_sample)
         tries = 0
         for _ in range(3):

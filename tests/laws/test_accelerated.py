@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from zosam import accelerate
 from zosam.kernels import library, measure
 from zosam.lab.run import Run, run
-from zosam.optim import OPTIMIZERS, ZOSAM
+from zosam.optim import OPTIMIZERS, ZOSAM, Pair
 from zosam.sparse import RigL
 
 kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
@@ -43,7 +43,7 @@ def train(make, fast):
 
 
 @kernels
-@pytest.mark.parametrize("make", [*OPTIMIZERS.values(), lambda b: ZOSAM(b, pair=True), ZOSAM.fast])
+@pytest.mark.parametrize("make", [*OPTIMIZERS.values(), lambda b: ZOSAM(b, decide=Pair()), ZOSAM.fast])
 def test_an_accelerated_model_takes_the_same_steps(make):
     plain, fast = train(make, fast=False), train(make, fast=True)
     for (name, a), b in zip(plain.state_dict().items(), fast.state_dict().values(), strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, LookSAM
+from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, Central, Coordinates, LookSAM
 
 LR, MOMENTUM, DECAY, RHO, STEPS = 0.05, 0.9, 0.01, 0.3, 7
 
@@ -163,7 +163,8 @@ def test_zosam_along_given_directions(problem, m):
         return problem.gradient(w + RHO * unit(estimate))
 
     def make(base):
-        return ZOSAM(base, RHO, delta=delta, guide=lambda o: list(torch.tensor(directions[o.steps])))
+        probe, decide = lambda o: list(torch.tensor(directions[o.steps])), Central(radius=delta)
+        return ZOSAM(base, RHO, probe=probe, decide=decide)
 
     np.testing.assert_allclose(run(problem, make), train(problem, oracle), rtol=1e-6)
 
@@ -173,7 +174,7 @@ def test_zosam_by_coordinates_is_sam(problem):
     def oracle(t, w, v):
         return problem.gradient(w + RHO * unit(problem.gradient(w)))
 
-    ours = run(problem, lambda b: ZOSAM(b, RHO, estimator="cge", delta=1e-5))
+    ours = run(problem, lambda b: ZOSAM(b, RHO, probe=Coordinates(), decide=Central(radius=1e-5)))
     np.testing.assert_allclose(ours, train(problem, oracle), rtol=1e-6)
 
 
@@ -201,7 +202,7 @@ def test_esam_perturbs_some_tensors_and_descends_on_the_samples_that_are_hurt_mo
         return x[rows].T @ error, error.sum()
 
     for _ in range(STEPS):
-        chosen = torch.rand(2, generator=optimizer.generator("tensors")).numpy() < 0.5
+        chosen = optimizer.numbers("tensors").uniform(2).numpy() < 0.5
         if not chosen.any():
             chosen[0] = True
         ga, gb = gradient(a, b, np.arange(8))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from zosam.names import fitting
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import MEST, SET, RigL, SViTE
 
@@ -145,7 +146,7 @@ def test_the_growth_gradient_at_theta(name):
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 5, bias=False)
     x, y = torch.randn(8, 6), torch.randn(8, 5)
-    optimizer = OPTIMIZERS[name](sgd(model, 0.1), rho=5.0)
+    optimizer = OPTIMIZERS[name](sgd(model, 0.1), **fitting(OPTIMIZERS[name], rho=5.0))
     sparse = RigL(model, optimizer, 0.6, growth_gradient="theta", drop_fraction=0.5)
     before = {n: m.clone() for n, m in sparse.masks.items()}
 

@@ -6,12 +6,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from zosam.distributed.fsdp import any_sharded, is_sharded
@@ -54,18 +52,20 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class Averaging:
-    """The modules in closures that average gradients, found as they are called.
+    """The modules in closures that average gradients: those around the parameters, as `modules` finds them.
 
     DistributedDataParallel is told what to send in a pass. fully_shard may keep whole weights after a pass without
     backward: it is told to let go of them, since the next pass is at other weights.
     """
 
-    def __init__(self, params: Callable[[], Sequence[Tensor]], ranks: Callable[[], Ranks]) -> None:
-        self.params, self.ranks = params, ranks
-        self._found: WeakSet[DistributedDataParallel] = WeakSet()
-        self._sharded: WeakSet[Any] = WeakSet()
-        self._seen: WeakSet[nn.Module] = WeakSet()
-        self._compiled = False
+    def __init__(
+        self,
+        params: Callable[[], Sequence[Tensor]],
+        ranks: Callable[[], Ranks],
+        modules: Callable[[], Sequence[nn.Module]],
+    ) -> None:
+        self.params, self.ranks, self.modules = params, ranks, modules
+        self._called: list[DistributedDataParallel] = []  # in the last pass whose gradients are averaged
 
     @contextmanager
     def sending(self, gradients: bool, buffers: bool) -> Iterator[None]:
@@ -73,34 +73,11 @@ class Averaging:
         if self.ranks().world == 1 and not any_sharded(self.params()):
             yield
             return
-        before: dict[DistributedDataParallel, bool] = {}
-
-        def tell(module: DistributedDataParallel) -> None:
-            before[module] = module.require_backward_grad_sync
-            module.require_backward_grad_sync = gradients and before[module]
-            module.require_forward_param_sync = buffers
-
-        def look(module: Any, inputs: object) -> None:
-            if module in self._seen:
-                return
-            self._compiled |= hasattr(module, "_orig_mod")
-            if self._compiled:  # its inside is traced, and this hook would be too
-                hook.remove()
-            for part in module.modules():
-                self._seen.add(part)
-                if isinstance(part, DistributedDataParallel) and part not in before:
-                    self._found.add(part)
-                    tell(part)
-                elif hasattr(part, "reshard"):
-                    self._sharded.add(part)
-                    part.reshard()
-
-        for module in self._found:
-            tell(module)
+        before = {module: module.require_backward_grad_sync for module in self._ddp()}
+        for module, sends in before.items():
+            module.require_backward_grad_sync = gradients and sends
+            module.require_forward_param_sync = int(buffers)  # type: ignore[assignment]  # a pass makes it True
         self._let_go()
-        hook = register_module_forward_pre_hook(look)
-        if self._compiled:
-            hook.remove()
         try:
             yield
         except BaseException:
@@ -108,28 +85,34 @@ class Averaging:
                 module.reducer._reset_state()  # else it waits for the backward of this pass, and takes the next for it
             raise
         finally:
-            hook.remove()
             self._let_go()
+            if gradients:
+                self._called = [module for module in before if module.require_forward_param_sync is True]
             for module, sends in before.items():
                 module.require_backward_grad_sync = sends
                 module.require_forward_param_sync = True
 
+    def _ddp(self) -> list[DistributedDataParallel]:
+        return [module for module in self.modules() if isinstance(module, DistributedDataParallel)]
+
     def _let_go(self) -> None:
-        for module in self._sharded:
-            module.reshard()
+        for module in self.modules():
+            reshard: Any = getattr(module, "reshard", None)
+            if reshard is not None:
+                reshard()
 
     def require(self) -> None:
         """Refuse gradients that nobody has averaged: the ranks would part without a word."""
         world = self.ranks().world
         if world == 1 or all(is_sharded(p) for p in self.params()):
             return
-        if not self._found:
+        if not self._called:
             raise RuntimeError(
                 f"{world} processes train together, but the closure calls no DistributedDataParallel and the parameters"
                 " are not those of fully_shard, so nobody averages gradients: wrap the model, or, if each process"
                 " trains a model of its own, say optimizer.ranks = zosam.distributed.ranks.ALONE"
             )
-        other = {m.process_group.size() for m in self._found} - {world}
+        other = {m.process_group.size() for m in self._called} - {world}
         if other:
             raise RuntimeError(
                 f"the model is averaged over {other.pop()} ranks, the optimizer's numbers over {world}:"

@@ -56,6 +56,20 @@ def shared_like(tensor: Tensor, like: Tensor) -> Tensor:
     return DTensor.from_local(part, mesh, rows, run_check=False, shape=shape, stride=stride)
 
 
+def full_like(part: Tensor, like: Tensor) -> Tensor:
+    """The whole tensor of which each rank has the part that it holds of `like`; all must ask for it."""
+    if not is_sharded(like):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    held: Any = like
+    return whole(
+        DTensor.from_local(
+            part, held.device_mesh, held.placements, run_check=False, shape=held.shape, stride=held.stride()
+        )
+    )
+
+
 def shards(params: Sequence[Tensor]) -> Ranks:
     """The ranks that hold the parts of these parameters; alone where each is whole."""
     if not any_sharded(params):

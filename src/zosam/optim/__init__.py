@@ -1,17 +1,34 @@
 """Sharpness-aware optimizers: one file per method, each a `SharpnessAware` around any torch optimizer."""
 
-from zosam.optim.asam import ASAM
+from zosam.optim import schedules
 from zosam.optim.base import SharpnessAware
-from zosam.optim.controls import MSAM, S2SAM, RandomSAM
+from zosam.optim.controls import MSAM, S2SAM, SGD, RandomSAM
 from zosam.optim.esam import ESAM
 from zosam.optim.gsam import GSAM
 from zosam.optim.looksam import LookSAM
-from zosam.optim.plain import SGD
-from zosam.optim.sam import SAM
-from zosam.optim.zosam import ZOSAM
+from zosam.optim.probes import Central, Coordinates, Gaussian, LastGradient, Momentum, Pair, Rademacher, Subspace, Worst
+from zosam.optim.rwp import RWP
+from zosam.optim.sam import ASAM, SAM
+from zosam.optim.scale import Scale
+from zosam.optim.zosam import ZOSAM, PaperZOSAM
 
-_ALL: tuple[type[SharpnessAware], ...] = (SGD, SAM, ASAM, ESAM, LookSAM, GSAM, ZOSAM, RandomSAM, S2SAM, MSAM)
+_ALL: tuple[type[SharpnessAware], ...] = (
+    SGD,
+    SAM,
+    ASAM,
+    ESAM,
+    LookSAM,
+    GSAM,
+    ZOSAM,
+    PaperZOSAM,
+    RWP,
+    RandomSAM,
+    S2SAM,
+    MSAM,
+)
 OPTIMIZERS: dict[str, type[SharpnessAware]] = {cls.__name__.lower(): cls for cls in _ALL}
+_PARTS = (Gaussian, Rademacher, Momentum, LastGradient, Subspace, Coordinates, Central, Worst, Pair, Scale)
+PARTS: dict[str, type] = {cls.__name__.lower(): cls for cls in _PARTS}
 
 __all__ = [
     "ASAM",
@@ -19,11 +36,25 @@ __all__ = [
     "GSAM",
     "MSAM",
     "OPTIMIZERS",
+    "PARTS",
+    "RWP",
     "S2SAM",
     "SAM",
     "SGD",
     "ZOSAM",
+    "Central",
+    "Coordinates",
+    "Gaussian",
+    "LastGradient",
     "LookSAM",
+    "Momentum",
+    "Pair",
+    "PaperZOSAM",
+    "Rademacher",
     "RandomSAM",
+    "Scale",
     "SharpnessAware",
+    "Subspace",
+    "Worst",
+    "schedules",
 ]

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar
+
 from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
 from zosam.optim.probes import momentum, require_momentum
+from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
+
+
+class SGD(SharpnessAware):
+    """The base optimizer alone, one forward and one backward: what every other method is measured against.
+
+    It is called after the base of the paper, and wraps any other as well.
+    """
+
+    def __init__(self, base: Optimizer) -> None:
+        super().__init__(base, rho=0.0)
+
+    def climb(self, closure: Closure) -> Tensor | None:
+        return None
 
 
 class RandomSAM(SharpnessAware):
     """Control: a random direction of length rho with a random sign, no extra pass. ZO-SAM without its probes."""
 
+    matters: ClassVar[float] = 1e-3  # of random directions far longer ones change nothing than of gradients
+
     def climb(self, closure: Closure) -> Tensor:
-        space = self.coordinates
-        size = sum(space.whole_sizes)
-        u = torch.randn(size, generator=self.generator(), dtype=space.dtype, device=space.device)
-        return self.unit(space.part(u))
+        return self.along(self.draw())
 
 
 class S2SAM(SharpnessAware):
@@ -29,9 +43,12 @@ class S2SAM(SharpnessAware):
     training", NeurIPS 2024. The published code loses the stored gradient under torch 2 and does not mask it.
     """
 
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, *, scale: Metric | Scale | None = None) -> None:
+        super().__init__(base, rho, scale=scale)
+
     def climb(self, closure: Closure) -> Tensor | None:
         last = self.recall("gradient")
-        return None if last is None else self.unit(last)
+        return None if last is None else self.along_gradient(last)
 
     def descend(self) -> None:
         self.remember("gradient", self.grads())
@@ -44,10 +61,10 @@ class MSAM(SharpnessAware):
     the weights are the clean ones here, so evaluation and checkpoints need no care.
     """
 
-    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, seed: int = 0) -> None:
-        super().__init__(base, rho, seed)
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, *, scale: Metric | Scale | None = None) -> None:
+        super().__init__(base, rho, scale=scale)
         require_momentum(base, "MSAM")
 
     def climb(self, closure: Closure) -> Tensor | None:
-        speed = momentum(self.base, self.coordinates)
-        return None if speed is None else -self.unit(speed)
+        speed = momentum(self.base, self.active)
+        return None if speed is None else -self.along_gradient(speed)

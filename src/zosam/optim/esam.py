@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
+from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
 
 
@@ -28,21 +28,22 @@ class ESAM(SharpnessAware):
         self,
         base: Optimizer,
         rho: float | Schedule = 0.05,
+        *,
         beta: float = 0.5,
         gamma: float = 0.5,
-        seed: int = 0,
-        *,
         per_rank: bool = False,
+        scale: Metric | Scale | None = None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(base, rho, seed)
+        super().__init__(base, rho, scale=scale, seed=seed)
         for name, value in (("beta", beta), ("gamma", gamma)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1, not {value}")
         self.beta, self.gamma, self.per_rank = beta, gamma, per_rank
 
     def climb(self, closure: Closure) -> Tensor:
-        space = self.coordinates
-        chosen = torch.rand(len(space.params), generator=self.generator("tensors"), device=space.device) < self.beta
+        space = self.active
+        chosen = self.numbers("tensors").uniform(len(space.params)) < self.beta
         chosen[0] |= not bool(chosen.any())
         pairs = list(zip(space.params, chosen.tolist(), strict=True))
         left_out = [p for p, c in pairs if not c] if space.shards.world == 1 else []  # fully_shard wants them all
@@ -53,11 +54,11 @@ class ESAM(SharpnessAware):
         finally:
             for p in left_out:
                 p.requires_grad_(True)
-        gradient = space.gather([p.grad if c else None for p, c in pairs])
-        direction = self.unit(gradient if self.per_rank else self.shared(gradient)) / self.beta
+        gradient = space.gather([p.grad if c else None for p, c in pairs]) / self._loss_scale
+        direction = self.along_gradient(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:
             with self.displaced(direction):
-                rise = self.evaluate(closure) - losses
+                rise = self.evaluate(closure) - losses  # a factor on the loss does not change their order
             self._passes.agreed(rise)
             self.keep = rise.topk(max(1, round(self.gamma * len(rise)))).indices
         return direction

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
+from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
 
 
@@ -18,29 +21,31 @@ class GSAM(SharpnessAware):
     rank climbs along its own gradient; what is handed down is made of the gradients of all.
     """
 
+    mixes: ClassVar[bool] = True
+
     def __init__(
         self,
         base: Optimizer,
         rho: float | Schedule = 0.05,
-        alpha: float = 0.4,
-        seed: int = 0,
         *,
+        alpha: float = 0.4,
         per_rank: bool = False,
+        scale: Metric | Scale | None = None,
     ) -> None:
-        super().__init__(base, rho, seed)
+        super().__init__(base, rho, scale=scale)
         self.alpha, self.per_rank = alpha, per_rank
         self._clean: Tensor | None = None  # the gradient at θ, while a step is under way
 
     def climb(self, closure: Closure) -> Tensor:
         clean = self.clean_gradient(closure)
         self._clean = self.shared(clean) if self.per_rank else clean
-        return self.unit(clean)
+        return self.along_gradient(clean)
 
     def descend(self) -> None:
         if self._clean is not None:
             perturbed = self.grads()
-            along = self.unit(perturbed)
-            orthogonal = self._clean - self.dot(self._clean, along) * along
+            along = self.active.unit(perturbed)
+            orthogonal = self._clean - self.active.dot(self._clean, along) * along
             self.hand_down(perturbed - self.alpha * orthogonal)
             self._clean = None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
+from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
 
 
@@ -18,17 +21,19 @@ class LookSAM(SharpnessAware):
     `per_rank` each rank climbs along its own gradient; v is made of the gradients of all.
     """
 
+    mixes: ClassVar[bool] = True
+
     def __init__(
         self,
         base: Optimizer,
         rho: float | Schedule = 0.05,
+        *,
         k: int = 5,
         alpha: float = 0.7,
-        seed: int = 0,
-        *,
         per_rank: bool = False,
+        scale: Metric | Scale | None = None,
     ) -> None:
-        super().__init__(base, rho, seed)
+        super().__init__(base, rho, scale=scale)
         if k < 1:
             raise ValueError(f"k must be 1 or more, not {k}")
         self.k, self.alpha, self.per_rank = k, alpha, per_rank
@@ -40,19 +45,19 @@ class LookSAM(SharpnessAware):
             return None
         clean = self.clean_gradient(closure)
         self._clean = self.shared(clean) if self.per_rank else clean
-        return self.unit(clean)
+        return self.along_gradient(clean)
 
     def descend(self) -> None:
         gradient = self.grads()
         if self._clean is not None:
-            g = self.unit(self._clean)
-            self.remember("orthogonal", gradient - self.dot(gradient, g) * g)
+            g = self.active.unit(self._clean)
+            self.remember("orthogonal", gradient - self.active.dot(gradient, g) * g)
             self._clean = None
             return
         v = self.recall("orthogonal")
-        size = self.length(gradient)
-        if v is not None and bool(self.length(v) > 1e-6 * size):  # less is rounding, not a direction
-            self.hand_down(gradient + self.alpha * size * self.unit(v))
+        size = self.active.norm(gradient)
+        if v is not None and bool(self.active.norm(v) > 1e-6 * size):  # less is rounding, not a direction
+            self.hand_down(gradient + self.alpha * size * self.active.unit(v))
 
     def passes_per_step(self) -> dict[str, float]:
         return {"forward": 1 + 1 / self.k, "backward": 1 + 1 / self.k}

@@ -1,87 +1,102 @@
-"""Two candidates with a graph each: run the model at two sets of weights, then go back through one of them.
+"""Several candidates with a graph each: run the model at each of them, then go back through the worst.
 
-Weights must not be edited between a forward and its backward, so each candidate is a tensor of its own, θ ± ε, that
-stands in for the parameter while the closure runs; its gradient flows on to the parameter. Buffers get stand-ins too.
+A graph keeps a parameter, not its values, and must find them again in its backward. So the values of each candidate
+stay in memory of their own, and the parameters' data are exchanged, never edited in place.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-Buffers = list[tuple[nn.Module, str, Tensor, Tensor]]
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+from zosam.optim.passes import Closure, NoBackward
+
+if TYPE_CHECKING:
+    from zosam.optim.base import SharpnessAware
 
 
-@cache
-def keep_freed_memory() -> None:
-    """Tell the C library to keep, for this process, memory that was freed.
+class Chosen(NamedTuple):
+    """The worst candidate: of which probe, and on which side of home."""
 
-    Every step frees two graphs. glibc would hand the pages at the end of its heap back to the system and take them
-    again, one by one, in the next step, which is no small part of a forward pass. Without glibc nothing happens.
-    """
+    probe: int
+    sign: int
+
+
+def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closure: Closure) -> Chosen:
+    """Leave in `p.grad` the gradient at that of θ ± offset whose loss is highest; two graphs are alive at a time."""
+    space, passes = optimizer.active, optimizer._passes
+    home, buffers = [p.data for p in space.params], Buffers(passes.modules.search())
+    worst: Candidate | None = None
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library, or another system
-        return
-    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # where glibc's own rule ends; larger pieces it returns at once, as ever
-    mallopt(M_TRIM_THRESHOLD, -1)  # never
-
-
-@contextmanager
-def standing_in(tensors: Mapping[Tensor, Tensor]) -> Iterator[Buffers]:
-    """Every module called in here sees `tensors[p]` for its parameter p, and copies of its buffers.
-
-    Yields the list of (module, name, buffer, its copy as the passes have left it).
-    """
-    params: list[tuple[nn.Module, str, nn.Parameter | None]] = []
-    buffers: Buffers = []
-    seen: set[nn.Module] = set()
-
-    def swap(module: nn.Module, inputs: object) -> None:
-        if module in seen:  # and so are its parts
-            return
-        for part in module.modules():
-            if part in seen:
-                continue
-            seen.add(part)
-            for name, p in part._parameters.items():
-                if p is not None and p in tensors:
-                    params.append((part, name, p))
-                    part._parameters[name] = tensors[p]  # type: ignore[assignment]
-            for name, b in part._buffers.items():
-                if b is not None:
-                    copy = b.detach().clone()
-                    buffers.append((part, name, b, copy))
-                    part._buffers[name] = copy
-
-    hook = register_module_forward_pre_hook(swap)
-    try:
-        yield buffers
+        for probe, offset in enumerate(offsets):
+            for sign in (1, -1):
+                moved = space.dense(offset * sign)
+                values = [h + m.to(h.dtype) for h, m in zip(home, moved, strict=True)]
+                _stand_at(space.params, values)
+                passes.begin_again()
+                with buffers.stand_ins() as copies, torch.enable_grad(), NoBackward(), passes.averaged():
+                    loss = passes.call(closure)
+                if not loss.requires_grad:
+                    raise TypeError("Pair() takes the gradient itself: the closure must return the loss, not detached")
+                found = optimizer.agreed([loss.detach().double().mean()])[0]
+                optimizer.note("loss_up" if sign > 0 else "loss_down", found)
+                if worst is None or found > worst.found:
+                    worst = Candidate(found, Chosen(probe, sign), loss, values, copies)
+                del loss
+        assert worst is not None
+        passes.mean_loss = passes.agreed(worst.loss)
+        _stand_at(space.params, worst.values)
+        optimizer.zero_grad(set_to_none=True)
+        worst.loss.backward()
+        passes.averaging.require()
+        buffers.settle(worst.buffers)
+        passes.loss = worst.loss.detach()
+        passes.add(None, forward=2 * len(offsets), backward=1)
     finally:
-        hook.remove()
-        for module, name, p in params:
-            module._parameters[name] = p
-        for i, (module, name, b, _) in enumerate(buffers):
-            last = module._buffers[name]  # a module may have put another tensor there
-            buffers[i] = (module, name, b, last if last is not None else b)
-            module._buffers[name] = b
-    missed = len(tensors) - len({p for _, _, p in params})
-    if missed:
-        raise RuntimeError(
-            f"pair=True cannot stand in for {missed} of {len(tensors)} parameters: they are in no module that the"
-            " closure calls; leave pair out, or give them a group with perturb=False"
-        )
+        _stand_at(space.params, home)
+    return worst.chosen
 
 
-@torch.no_grad()
-def settle(buffers: Buffers) -> None:
-    """Let the buffers be as that candidate's pass has left them."""
-    if buffers:
-        torch._foreach_copy_([buffer for _, _, buffer, _ in buffers], [value for *_, value in buffers])
+class Candidate(NamedTuple):
+    """A point with its loss, and buffers as its pass has left them."""
+
+    found: float
+    chosen: Chosen
+    loss: Tensor
+    values: list[Tensor]
+    buffers: list[Tensor]
+
+
+class Buffers:
+    """The buffers of modules; a graph may keep them, so each pass gets copies of its own."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._places = [(m, name, b) for m in modules for name, b in m._buffers.items() if b is not None]
+
+    @contextmanager
+    def stand_ins(self) -> Iterator[list[Tensor]]:
+        """Modules see copies in here; the list holds them afterwards, as the passes have left them."""
+        copies: list[Tensor] = []
+        for module, name, buffer in self._places:
+            module._buffers[name] = buffer.detach().clone()
+        try:
+            yield copies
+        finally:
+            for module, name, buffer in self._places:
+                last = module._buffers[name]  # a module may have put another tensor there
+                copies.append(buffer if last is None else last)
+                module._buffers[name] = buffer
+
+    def settle(self, copies: list[Tensor]) -> None:
+        if copies:
+            torch._foreach_copy_([buffer for *_, buffer in self._places], copies)
+
+
+def _stand_at(params: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for p, value in zip(params, values, strict=True):
+        p.data = value
+    torch.clear_autocast_cache()

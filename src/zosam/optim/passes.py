@@ -1,47 +1,49 @@
 """Passes through the model: run a closure forward only, or with its gradient.
 
 A sharpness-aware step runs the model several times. To the rest of the program it must look like one pass:
-BatchNorm statistics and any other buffer move once, the random streams advance once, and every pass of the step
-sees the same dropout.
+BatchNorm statistics and any other buffer move once, the random streams advance once, every pass of the step sees the
+same dropout, and parameters that the optimizer does not hold get the gradient of one pass.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from zosam.distributed.ddp import Averaging
+from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks
-from zosam.optim.snapshot import Modules, Moment
+from zosam.optim.snapshot import Modules, Snapshot
 
 Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
 
 class NoBackward:
-    """Makes `loss.backward()` do nothing in this thread, so that a closure in torch's own form runs forward only.
+    """Makes every backward do nothing in this thread, so that a closure in torch's own form runs forward only.
 
-    The method itself is exchanged while some thread is in here: a mode of torch's would be asked about every
-    operation, which costs a small network more than the rest of the bookkeeping.
+    The functions themselves are exchanged while some thread is in here: a mode of torch's would be asked about every
+    operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
     """
 
     _lock = threading.Lock()
     _here = threading.local()  # how deep this thread is in
     _inside = 0  # how deep all threads are in, together
-    _backward: Callable[..., Any]
+    _method: Callable[..., Any]
+    _function: Callable[..., Any]
 
     def __enter__(self) -> None:
         kind = NoBackward
         with kind._lock:
             if not kind._inside:
-                kind._backward = Tensor.backward
-                Tensor.backward = _backward  # type: ignore[assignment]
+                kind._method, kind._function = Tensor.backward, torch.autograd.backward
+                Tensor.backward, torch.autograd.backward = _method, _function  # type: ignore[method-assign]
             kind._inside += 1
         kind._here.depth = getattr(kind._here, "depth", 0) + 1
 
@@ -51,12 +53,18 @@ class NoBackward:
         with kind._lock:
             kind._inside -= 1
             if not kind._inside:
-                Tensor.backward = kind._backward  # type: ignore[method-assign]
+                Tensor.backward = kind._method  # type: ignore[method-assign]
+                torch.autograd.backward = kind._function
 
 
-def _backward(loss: Tensor, *arguments: Any, **settings: Any) -> None:
+def _method(*arguments: Any, **settings: Any) -> None:
     if not getattr(NoBackward._here, "depth", 0):
-        NoBackward._backward(loss, *arguments, **settings)
+        NoBackward._method(*arguments, **settings)
+
+
+def _function(*arguments: Any, **settings: Any) -> None:
+    if not getattr(NoBackward._here, "depth", 0):
+        NoBackward._function(*arguments, **settings)
 
 
 class Passes:
@@ -70,16 +78,17 @@ class Passes:
         self.counted = False  # whether this step has left its traces
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
+        self.modules = Modules(params, lambda: ranks().world > 1 or any_sharded(params()))
+        self.averaging = Averaging(params, ranks, self.modules.all)
         self._samples = 1
-        self._modules = Modules()
-        self.averaging = Averaging(params, ranks)
-        self._start: Moment | None = None  # as before the step
-        self._now: Moment | None = None  # as before the next pass without traces, where that is known
+        self._differentiates = 0  # how much of autograd the closures use inside, as found out: see _CONTEXTS
+        self._start: Snapshot | None = None  # as before the step
+        self._now: Snapshot | None = None  # as before the next pass without traces, where that is known
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """The passes in here are one step, all or nothing: an exception takes back what they have changed."""
-        self._start = self._now = self._moment()
+        self._start = self._now = self.take()
         self.counted = False
         try:
             yield
@@ -96,23 +105,39 @@ class Passes:
         params = self.params()
         grads = [p.grad for p in params]
         for p in params:
-            p.grad = None
+            p.grad = None  # a backward that gets through lands in a tensor that is thrown away
         try:
-            with self.without_traces(), self.silent(), NoBackward():
-                loss = self.call(closure, keep)
+            loss = self._forward_only(closure, keep, params)
         finally:
             for p, g in zip(params, grads, strict=True):
                 p.grad = g
         self.add(keep, forward=1)
         return loss.detach()
 
+    def _forward_only(self, closure: Closure, keep: Keep | None, params: Sequence[Tensor]) -> Tensor:
+        """Without a graph or, for a closure that differentiates inside, with as little of one as it needs."""
+        for context in _CONTEXTS[self._differentiates :]:
+            try:
+                with context(params), self.without_traces(), self.silent(), NoBackward():
+                    return self.call(closure, keep)
+            except RuntimeError as error:
+                if "does not require grad" not in str(error) or context is _CONTEXTS[-1]:
+                    raise
+                self._differentiates += 1
+        raise AssertionError
+
     def gradient(self, closure: Closure, keep: Keep | None = None, local: bool = False) -> Tensor:
-        """The loss; its gradient is left in `p.grad`: the mean over all ranks or, if `local`, this rank's own."""
+        """The loss; its gradient is left in `p.grad`: the mean over all ranks or, if `local`, this rank's own.
+
+        A local one is not what the base shall use, so other parameters keep the gradient that they have.
+        """
         counts, params = keep is None and not self.counted, self.params()
         for p in params:
             p.grad = None
         sending = self.averaging.sending(gradients=not local, buffers=counts)
-        with torch.enable_grad(), self._with_traces() if counts else self.without_traces(), sending:
+        traces = self._with_traces() if counts else self.without_traces()
+        others = self.modules.others_kept() if local else nullcontext()
+        with torch.enable_grad(), others, traces, sending:
             loss = self.call(closure, keep)
             if all(p.grad is None for p in params):  # else the closure has called backward itself
                 loss.mean().backward()
@@ -136,6 +161,10 @@ class Passes:
     def silent(self) -> AbstractContextManager[None]:
         """Passes in here send nothing to other ranks, unless layers of the model do."""
         return self.averaging.sending(gradients=False, buffers=False)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Passes in here are averaged over ranks in their backward."""
+        return self.averaging.sending(gradients=True, buffers=False)
 
     def call(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """What the closure returns, if that is a loss."""
@@ -167,40 +196,78 @@ class Passes:
             return 1.0 / (keep.step or 1)
         return 1.0 if keep is None else keep.numel() / self._samples
 
-    def replay(self) -> None:
-        """Begin the next pass with the noise with which the step began."""
+    # --- traces ------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Snapshot:
+        """Buffers and random streams as they are now."""
+        return Snapshot(self.modules.all(), self.params()[0].device)
+
+    def begin_again(self) -> None:
+        """Be as before the step, for a pass that leaves its traces."""
         if self._start is not None:
-            self._start.streams.restore()
+            self._start.restore()
 
     @contextmanager
     def without_traces(self) -> Iterator[None]:
         """Buffers and random streams are afterwards as before, and the noise is that of the step's other passes."""
-        moment = self._now or self._moment()
+        now = self._now or self.take()
         if self._start is not None:
-            self._now = moment
-        self.replay()
+            self._now = now
+            self._start.streams.restore()
         try:
-            with self._modules.watch(moment):
+            with self.modules.watch(now):
                 yield
         finally:
-            moment.restore()
+            now.restore()
 
     @contextmanager
     def _with_traces(self) -> Iterator[None]:
-        with self._modules.watch(self._start or self._moment()):
+        with self.modules.watch(self._start or self.take()):
             yield
         self.counted, self._now = self._start is not None, None
 
-    def _moment(self) -> Moment:
-        return Moment(self._modules, self.params()[0].device)
+
+# --- forward only, for closures that use autograd inside, such as a gradient penalty: from cheap to dear --------------
+
+
+@contextmanager
+def _without_graph(params: Sequence[Tensor]) -> Iterator[None]:
+    yield  # evaluate() is under no_grad
+
+
+@contextmanager
+def _frozen(params: Sequence[Tensor]) -> Iterator[None]:
+    """The weights need no gradient, so that only what depends on other leaves, such as inputs, has a graph."""
+    held = [p for p in params if p.requires_grad]
+    for p in held:
+        p.requires_grad_(False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for p in held:
+            p.requires_grad_(True)
+
+
+@contextmanager
+def _with_graph(params: Sequence[Tensor]) -> Iterator[None]:
+    with torch.enable_grad():
+        yield
+
+
+_CONTEXTS = (_without_graph, _frozen, _with_graph)
 
 
 def require_finite(loss: Tensor) -> None:
     if not bool(loss.isfinite().all()):
-        raise FloatingPointError(
-            f"the loss is {loss.mean().item()}: the step was not taken, weights are as before it;"
-            " look at the learning rate, rho and the inputs"
-        )
+        raise not_finite(loss.mean().item())
+
+
+def not_finite(loss: float) -> FloatingPointError:
+    return FloatingPointError(
+        f"the loss is {loss}: the step was not taken, weights are as before it;"
+        " look at the learning rate, rho and the inputs"
+    )
 
 
 def takes_keep(closure: Closure) -> bool:

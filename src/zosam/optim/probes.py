@@ -1,68 +1,211 @@
-"""Directions to probe: random ones, drawn or replayed, and those that training itself suggests."""
+"""The parts of a zero-order ascent: what to probe along, and how to decide by the losses found there.
+
+A probe is called with the optimizer and gives vectors over its active weights; any function that does so is one too.
+A decision makes of them the direction to climb.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.distributed.ranks import Ranks
-from zosam.optim.geometry import dot, norm
-from zosam.optim.vector import Coordinates
+from zosam.optim.passes import Closure, part_of_batch
+from zosam.optim.vector import ActiveWeights
 
-DISTRIBUTIONS = ("gaussian", "rademacher")
+if TYPE_CHECKING:
+    from zosam.optim.zosam import ZOSAM
 
-
-def draw(size: int, distribution: str, space: Coordinates, generator: torch.Generator) -> Tensor:
-    """Random numbers of variance 1 in the making: normal ones, or the bits of signs; see `made`."""
-    if distribution == "gaussian":
-        return torch.randn(size, generator=generator, dtype=space.dtype, device=space.device)
-    return torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8, device=space.device)
+Probe = Callable[["ZOSAM"], Iterable[Tensor]]
+TIE = 1e-12  # two equal losses: go up along u, as far as with any other difference
 
 
-def made(drawn: Tensor, dtype: torch.dtype) -> Tensor:
-    """What was drawn as numbers of variance 1; signs have the same norm in every draw."""
-    return drawn if drawn.is_floating_point() else drawn.to(dtype).mul_(2).sub_(1)
+# --- along what -----------------------------------------------------------------------------------------------------
 
 
-def drawn(space: Coordinates, distribution: str, generator: torch.Generator) -> Iterator[Tensor]:
-    """A random direction, one parameter after another; a rank that holds a part of each takes that part of the draw."""
-    for whole, start, size in zip(space.whole_sizes, space.starts, space.sizes, strict=True):
-        yield draw(whole, distribution, space, generator)[start : start + size]
+@dataclass(frozen=True)
+class Gaussian:
+    """m random directions, normal in every active weight; each costs two forward passes."""
+
+    m: int = 1
+
+    def __post_init__(self) -> None:
+        _at_least_one("m", self.m)
+
+    def __call__(self, optimizer: ZOSAM) -> Iterator[Tensor]:
+        return (optimizer.draw(str(i)) for i in range(self.m))
+
+    def count(self, optimizer: ZOSAM) -> int:
+        return self.m
 
 
-class Replayed:
-    """Σ weight · u over random directions that are drawn again from their seed whenever they are needed.
+@dataclass(frozen=True)
+class Rademacher(Gaussian):
+    """m random directions of signs: cheaper to draw than normal ones, and all equally long."""
 
-    Nothing of the length of the weights is stored: its parts, one per parameter, are made one after another.
+    def __call__(self, optimizer: ZOSAM) -> Iterator[Tensor]:
+        return (optimizer.draw(str(i), signs=True) for i in range(self.m))
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """The base optimizer's running mean of gradients; at random before there is one."""
+
+    def __call__(self, optimizer: ZOSAM) -> Iterable[Tensor]:
+        found = momentum(optimizer.base, optimizer.active)
+        return Gaussian()(optimizer) if found is None else [found]
+
+    def count(self, optimizer: ZOSAM) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class LastGradient:
+    """The gradient that the step before has found; at random before there is one."""
+
+    keeps = 1  # gradients that the optimizer remembers for it
+
+    def __call__(self, optimizer: ZOSAM) -> Iterable[Tensor]:
+        return optimizer.last_gradients(self.keeps) or Gaussian()(optimizer)
+
+    def count(self, optimizer: ZOSAM) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """An orthonormal basis of the momentum and the last k gradients: k + 1 directions when all are there."""
+
+    k: int = 4
+
+    def __post_init__(self) -> None:
+        _at_least_one("k", self.k)
+
+    @property
+    def keeps(self) -> int:
+        return self.k
+
+    def __call__(self, optimizer: ZOSAM) -> Iterable[Tensor]:
+        speed = momentum(optimizer.base, optimizer.active)
+        found = [*([] if speed is None else [speed]), *optimizer.last_gradients(self.k)]
+        return orthonormal(found, optimizer.active) or Gaussian()(optimizer)
+
+    def count(self, optimizer: ZOSAM) -> int:
+        return 1 + self.k
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Every active weight in turn, 2k passes for k of them: the gradient itself, for small models (CGE)."""
+
+    def __call__(self, optimizer: ZOSAM) -> Iterator[Tensor]:
+        space = optimizer.active
+        starts = [sum(space.full_sizes[:i]) + start for i, start in enumerate(space.starts)]
+        places = torch.cat([torch.arange(a, a + n) for a, n in zip(starts, space.sizes, strict=True)]).to(space.device)
+        return ((places == j).to(space.dtype) for j in range(sum(space.full_sizes)))
+
+    def count(self, optimizer: ZOSAM) -> int:
+        return sum(optimizer.active.full_sizes)
+
+
+# --- how to decide --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Central:
+    """The slope along each probe by central differences, and the sum of probes weighted by their slopes.
+
+    radius          how long the way to a probed point is; by default `rho`, so that the two points of a single probe
+                    are the two candidates themselves, group by group.
+    delta           instead of a length, a factor on u itself as it was drawn: the δ of papers, θ ± δu.
+    batch_fraction  probe on every n-th sample: with one direction only the sign of the difference matters.
     """
 
-    def __init__(
-        self,
-        terms: Sequence[tuple[float, Callable[[], torch.Generator]]],
-        distribution: str,
-        space: Coordinates,
-    ) -> None:
-        self.terms, self.distribution, self.space = terms, distribution, space
+    radius: float | None = None
+    delta: float | None = None
+    batch_fraction: float = 1.0
 
-    def __iter__(self) -> Iterator[Tensor]:
-        streams = [(weight, drawn(self.space, self.distribution, generator())) for weight, generator in self.terms]
-        for _ in self.space.sizes:
-            first, *others = (weight * made(next(parts), self.space.dtype) for weight, parts in streams)
-            yield sum(others, first)
+    def __post_init__(self) -> None:
+        if self.radius is not None and self.delta is not None:
+            raise ValueError("give radius, a length, or delta, a factor on u, not both")
+        for name, value in (("radius", self.radius), ("delta", self.delta)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        part_of_batch(self.batch_fraction)
 
-    def __mul__(self, factor: float) -> Replayed:
-        return Replayed([(weight * factor, g) for weight, g in self.terms], self.distribution, self.space)
+    def __call__(self, optimizer: ZOSAM, probes: Iterable[Tensor], closure: Closure) -> Tensor:
+        space, keep = optimizer.active, part_of_batch(self.batch_fraction)
+        reach = self.radius if self.radius is not None else max(optimizer.rhos())
+        drawn, weights, differences = [], [], []
+        for u in probes:
+            length = space.norm(u)
+            direction = optimizer.along(u) if self.delta is None else optimizer.scaled(u)
+            offset = optimizer.offset(direction, self.radius or self.delta)
+            up, down = optimizer.there_and_back(offset, closure, keep)
+            drawn.append(u)
+            weights.append(1 / (2 * self.delta) if self.delta is not None else length / (2 * reach))
+            differences.append(up - down)
+        found = [d or TIE for d in optimizer.agreed(differences)]
+        total = torch.zeros_like(drawn[0])
+        for u, weight, difference in zip(drawn, weights, found, strict=True):
+            total = total + u * (weight * difference)
+        return total
 
-    def norm(self) -> float:
-        squares = sum(float(part.double().square().sum()) for part in self)
-        return math.sqrt(self.space.shards.sum_of(squares, self.space.device, "norms"))
+    def passes(self, probes: int) -> float:
+        """Forward passes for so many probes."""
+        return 2 * probes * self.batch_fraction
 
 
-def momentum(optimizer: Optimizer, space: Coordinates) -> Tensor | None:
+@dataclass(frozen=True)
+class Worst:
+    """Of all candidates θ ± ε, one pair for each probe, the one with the highest loss."""
+
+    batch_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        part_of_batch(self.batch_fraction)
+
+    def __call__(self, optimizer: ZOSAM, probes: Iterable[Tensor], closure: Closure) -> Tensor:
+        keep = part_of_batch(self.batch_fraction)
+        signed: list[Tensor] = []
+        losses: list[Tensor] = []
+        for u in probes:
+            offset = optimizer.offset(optimizer.along(u))
+            losses += optimizer.there_and_back(offset, closure, keep)
+            signed += [u, -u]
+        found = optimizer.agreed(losses)
+        return signed[found.index(max(found))]
+
+    def passes(self, probes: int) -> float:
+        return 2 * probes * self.batch_fraction
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The worst candidate too, each run with a graph, so that its gradient needs no further forward pass.
+
+    For one probe 2 forwards and 1 backward instead of 3 and 1, and the memory of two graphs. In the two-phase form,
+    where the last pass is the caller's own, it chooses without graphs, as `Worst` does.
+    """
+
+    def __call__(self, optimizer: ZOSAM, probes: Iterable[Tensor], closure: Closure) -> Tensor:
+        return Worst()(optimizer, probes, closure)
+
+    def passes(self, probes: int) -> float:
+        return 2 * probes - 1
+
+
+Decision = Central | Worst | Pair
+
+
+# --- what they are made of ------------------------------------------------------------------------------------------
+
+
+def momentum(optimizer: Optimizer, space: ActiveWeights) -> Tensor | None:
     """The base optimizer's running mean of gradients; None before there is one."""
     states = [optimizer.state.get(p, {}) for p in space.params]
     buffers = [s.get("momentum_buffer", s.get("exp_avg")) for s in states]
@@ -75,15 +218,20 @@ def require_momentum(optimizer: Optimizer, what: str) -> None:
         raise ValueError(f"{what} follows the momentum, and the base has none: give it, as in SGD(..., momentum=0.9)")
 
 
-def orthonormal(vectors: Sequence[Tensor], shards: Ranks) -> list[Tensor]:
+def orthonormal(vectors: Iterable[Tensor], space: ActiveWeights) -> list[Tensor]:
     """An orthonormal basis of what the vectors span; those that add nothing new are left out."""
     basis: list[Tensor] = []
     for vector in vectors:
-        rest = vector / norm(vector, shards).clamp_min(torch.finfo(vector.dtype).tiny)
+        rest = space.unit(vector)
         for _ in range(2):  # twice: once is not enough in float32
             for b in basis:
-                rest = rest - dot(rest, b, shards) * b
-        length = norm(rest, shards)
+                rest = rest - space.dot(rest, b) * b
+        length = space.norm(rest)
         if float(length) > 1e-3:
             basis.append(rest / length)
     return basis
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, not {value}")

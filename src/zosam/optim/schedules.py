@@ -1,4 +1,7 @@
-"""How rho goes over the training: each schedule is a function of the step and the group's learning rate."""
+"""How rho goes over the training: each schedule is a function of the step and the group's learning rate.
+
+Noise that rises, as LPF-SGD has it, σ₀ (1 + α (1 − cos πt/T)/2), is `Cosine(σ₀, (1 + α) σ₀, T)`.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Schedule = Callable[[int, float], float]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """Always the same."""
-
-    rho: float
-
-    def __call__(self, step: int, lr: float) -> float:
-        return self.rho
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,22 @@ class Cosine:
 
     def __call__(self, step: int, lr: float) -> float:
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * min(step / self.steps, 1.0))) / 2
+
+
+@dataclass(frozen=True)
+class Late:
+    """0 for a share `start` of `steps` steps, then `rho`: plain steps for most of a training, sharp ones at its end."""
+
+    start: float
+    rho: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= 1:
+            raise ValueError(f"start is a share of the training, between 0 and 1, not {self.start}")
+
+    def __call__(self, step: int, lr: float) -> float:
+        return self.rho if step >= self.start * self.steps else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,77 +1,164 @@
-"""What a pass through the model may change besides the weights: buffers and random streams."""
+"""What a pass through the model may change besides the weights: buffers and random streams, taken and put back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 
 class Modules:
-    """The modules that closures run, found as they are first called: no model has to be handed over."""
+    """The modules that closures run: no model has to be handed over.
 
-    def __init__(self) -> None:
-        self.with_buffers: WeakSet[nn.Module] = WeakSet()
-        self._seen: WeakSet[nn.Module] = WeakSet()
-        self._compiled = False
+    They are met as they are called. Where something is compiled, a hook on every call would make it compile again,
+    and where ranks train together it must be known before the first call who averages gradients: there (`searches`)
+    all that is alive is searched, once, for modules that hold the parameters, with those above and below them.
+    """
+
+    def __init__(self, params: Callable[[], Sequence[Tensor]], searches: Callable[[], bool] = lambda: False) -> None:
+        self.params, self._asked = params, searches
+        self._met: WeakSet[nn.Module] = WeakSet()
+        self._found: list[ref[nn.Module]] = []
+        self._known: list[int] = []  # the parameters that they were searched with
+        self._kept: dict[nn.Parameter, Tensor | None] | None = None  # gradients that the pass under way must not touch
+
+    def all(self) -> list[nn.Module]:
+        """Those that are known by now."""
+        return self.search() if self._searches() else list(self._met)
+
+    def search(self) -> list[nn.Module]:
+        """Those around the parameters, whether they were called or not."""
+        found = [module for r in self._found if (module := r()) is not None]
+        params = [id(p) for p in self.params()]
+        if len(found) < len(self._found) or params != self._known:  # one has gone, or a parameter has come
+            found = _around(set(params))
+            self._found, self._known = [ref(module) for module in found], params
+        return found
 
     @contextmanager
-    def watch(self, moment: Moment) -> Iterator[None]:
-        """Note what is called in here; buffers met for the first time join `moment`."""
-        if self._compiled:  # its inside is traced, and a hook there would be too: what was found at first must do
+    def watch(self, snapshot: Snapshot) -> Iterator[None]:
+        """Modules that are called in here for the first time join `snapshot` before they run."""
+        if self._searches():
             yield
             return
 
-        def note(module: nn.Module, inputs: object) -> None:
-            if module in self._seen:
+        def meet(module: nn.Module, inputs: object) -> None:
+            if module in self._met:
                 return
-            self._compiled |= hasattr(module, "_orig_mod")
-            if self._compiled:
-                hook.remove()
             for part in module.modules():
-                self._seen.add(part)
-                if part._buffers and part not in self.with_buffers:
-                    self.with_buffers.add(part)
-                    moment.add(part)
+                if part not in self._met:
+                    self._met.add(part)
+                    snapshot.add(part)
+                    self._keep(part)
 
-        hook = register_module_forward_pre_hook(note)
+        hook = register_module_forward_pre_hook(meet)
         try:
             yield
         finally:
             hook.remove()
 
+    @contextmanager
+    def others_kept(self) -> Iterator[None]:
+        """A pass in here leaves no gradient in parameters that the optimizer does not hold."""
+        kept: dict[nn.Parameter, Tensor | None] = {}
+        self._kept = kept
+        self._mine = {id(p) for p in self.params()}
+        for module in self.all():
+            self._keep(module)
+        try:
+            yield
+        finally:
+            self._kept = None
+            for p, grad in kept.items():
+                p.grad = grad
 
-class Moment:
+    def _keep(self, module: nn.Module) -> None:
+        if self._kept is None:
+            return
+        for p in module._parameters.values():
+            if p is not None and p.requires_grad and id(p) not in self._mine and p not in self._kept:
+                self._kept[p], p.grad = p.grad, None
+
+    def _searches(self) -> bool:
+        return _compiles() or self._asked()
+
+
+def _around(params: set[int]) -> list[nn.Module]:
+    """Every module that is alive and holds one of the parameters, those above it, and all below those."""
+    alive = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]  # isinstance would ask weak proxies
+    alive = [m for m in alive if "_parameters" in m.__dict__]  # one that is still being made is none yet
+    above: dict[int, list[nn.Module]] = {}
+    for module in alive:
+        for child in module._modules.values():
+            above.setdefault(id(child), []).append(module)
+    todo = [m for m in alive if any(id(p) in params for p in m._parameters.values())]
+    found: dict[int, nn.Module] = {}
+    while todo:
+        module = todo.pop()
+        if id(module) not in found:
+            found[id(module)] = module
+            todo += above.get(id(module), [])
+    for module in list(found.values()):
+        found.update((id(part), part) for part in module.modules())
+    return list(found.values())
+
+
+def _compiles() -> bool:
+    """Whether torch.compile was called in this process."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(backend is not None for backend in backends.values())
+
+
+class Snapshot:
     """The buffers of some modules and the random streams, as they are now."""
 
-    def __init__(self, modules: Modules, device: torch.device) -> None:
+    def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
         self.streams = Streams(device)
         self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
-        for module in modules.with_buffers:
-            self.add(module)
+        for module in modules:
+            if module._buffers:
+                self.add(module)
 
     def add(self, module: nn.Module) -> None:
         self._buffers += [(module, name, b, b.detach().clone()) for name, b in module._buffers.items() if b is not None]
 
     def restore(self) -> None:
         """Everything as it was; a buffer that was replaced is the old object again."""
-        with torch.no_grad():
-            for module, name, buffer, _ in self._buffers:
-                module._buffers[name] = buffer
-            if self._buffers:
-                torch._foreach_copy_([buffer for _, _, buffer, _ in self._buffers], [v for *_, v in self._buffers])
+        self.restore_buffers()
         self.streams.restore()
+
+    @torch.no_grad()
+    def restore_buffers(self) -> None:
+        for module, name, buffer, _ in self._buffers:
+            module._buffers[name] = buffer
+        if self._buffers:
+            torch._foreach_copy_([buffer for _, _, buffer, _ in self._buffers], [v for *_, v in self._buffers])
+
+    def note_versions(self) -> None:
+        """From here on, passes are counted: see `passes_since`."""
+        self._versions = [b._version for b in self._counters()]
+
+    def passes_since(self) -> int:
+        """How many passes have moved the statistics since; nothing is read from the device."""
+        return max((b._version - v for b, v in zip(self._counters(), self._versions, strict=True)), default=0)
+
+    def _counters(self) -> list[Tensor]:
+        return [b for _, name, b, _ in self._buffers if name == "num_batches_tracked"]
 
 
 class Streams:
-    """The state of torch's random streams: the CPU's, and that of the device that computes."""
+    """Random streams that a pass may draw from: torch's on the CPU and on the device, numpy's and Python's own."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cpu = torch.get_rng_state()
+        self._cpu, self._python, self._numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
         self._module = None if device.type in {"cpu", "meta"} else torch.get_device_module(device)
         self._device, self._state = device, None
         if self._module is not None:
@@ -79,5 +166,7 @@ class Streams:
 
     def restore(self) -> None:
         torch.set_rng_state(self._cpu)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
         if self._module is not None:
             self._module.set_rng_state(self._state, self._device)

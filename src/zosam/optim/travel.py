@@ -89,6 +89,19 @@ def board(base: Optimizer, key: str, rider: Rider) -> None:
     (_coach(base) or _Coach(base)).riders.append((key, rider))
 
 
+def board_alone(base: Optimizer, key: str, rider: Rider) -> None:
+    """The same, in the place of whoever has travelled under this key before."""
+    for older in riders(base, key):
+        leave(base, older)
+    board(base, key, rider)
+
+
+def require_last(base: Optimizer, key: str, rider: Rider) -> None:
+    """Refuse to save or load through one that another has taken the place of."""
+    if riders(base, key) != [rider]:
+        raise ValueError(f"another optimizer was wrapped around {type(base).__name__} since: save and load that one")
+
+
 def leave(base: Optimizer, rider: Rider) -> None:
     """Travel no more."""
     coach = _coach(base)

@@ -1,51 +1,56 @@
 """The active weights of a network as one flat vector: what every direction, norm and copy is made of.
 
-Working on active coordinates alone keeps pruned weights at exactly zero, makes the norm of a perturbation the
-norm over what the network really has, and shrinks every copy by the sparsity.
+Working on active weights alone keeps pruned ones at exactly zero, makes the norm of a perturbation the norm over what
+the network really has, and shrinks every copy by the sparsity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
 from zosam.distributed.fsdp import any_sharded, is_sharded, local, shards
+from zosam.optim.active import mask_of
 
 
-class Coordinates:
-    """The active weights of `params` under `masks`, read and written as one vector, in memory order.
+class ActiveWeights:
+    """The active weights of `params`, read and written as one vector, in memory order.
 
-    Where ranks hold a part of each parameter (fully_shard), the vector is that of this rank's parts; `whole` gives
-    the vector of all, in the order in which one process would have it.
+    `masks` says what is active, instead of the masks that the parameters have. Where ranks hold a part of each
+    parameter (fully_shard), the vector is that of this rank's parts, and lengths are those of the vector of all.
     """
 
-    def __init__(self, params: Sequence[Tensor], masks: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], masks: Mapping[Tensor, Tensor] | None = None) -> None:
         self.params = list(params)
+        self._refuse_complex()
+        found = find_masks(params, masks)
         self.shards = shards(params)  # the ranks that hold the other parts
         self._sharded = any_sharded(params)
         self._parts = [local(p) for p in params]
-        self.signature = signature(params, masks)
+        self.signature = signature(params, found)
         self.dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
         self.device = params[0].device if params else torch.device("cpu")
         self._order = [memory_order(p) for p in self._parts]
         self._views = [_view(p, order) for p, order in zip(self._parts, self._order, strict=True)]
         self._index = [
-            None if p not in masks else local(masks[p]).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
-            for p, order in zip(self.params, self._order, strict=True)
+            None if m is None else local(m).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
+            for p, m, order in zip(self.params, found, self._order, strict=True)
         ]
         self._masked = [i for i, index in enumerate(self._index) if index is not None]
         self._unmasked = [i for i, index in enumerate(self._index) if index is None]
         self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self._parts, self._index, strict=True)]
-        self.total = sum(p.numel() for p in params)
-        self._sizes = self._of_all(self.sizes)
-        self.whole_sizes = [sum(of_ranks) for of_ranks in zip(*self._sizes, strict=True)]
-        self.starts = [sum(of_ranks[: self.shards.rank]) for of_ranks in zip(*self._sizes, strict=True)]
+        self.n_weights = sum(p.numel() for p in params)  # pruned ones too
+        of_ranks = self._sizes_of_ranks()
+        self.full_sizes = [sum(sizes) for sizes in zip(*of_ranks, strict=True)]  # with the parts of all ranks
+        self.starts = [sum(sizes[: self.shards.rank]) for sizes in zip(*of_ranks, strict=True)]
 
     def __len__(self) -> int:
         return sum(self.sizes)
+
+    # --- weights, and tensors shaped like them -----------------------------------------------------------------------
 
     def read(self) -> Tensor:
         """A copy of the active weights."""
@@ -58,11 +63,6 @@ class Coordinates:
             torch._foreach_copy_([self._views[i] for i in self._unmasked], [parts[i] for i in self._unmasked])
         for i in self._masked:
             self._set(i, self._views[i], parts[i])
-
-    def write_parts(self, parts: Iterable[Tensor]) -> None:
-        """The same from parts, one per parameter: no whole vector is needed."""
-        for i, (view, part) in enumerate(zip(self._views, parts, strict=True)):
-            self._set(i, view, part)
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
@@ -96,9 +96,9 @@ class Coordinates:
                 self._put(i, t, part)
 
     def spread(self, values: Sequence[float]) -> Tensor:
-        """A vector that holds `values[i]` at every coordinate of parameter i."""
-        sizes = torch.tensor(self.sizes, device=self.device)
-        return torch.tensor(values, dtype=self.dtype, device=self.device).repeat_interleave(sizes)
+        """A vector that holds `values[i]` at every weight of parameter i."""
+        full = [torch.full((n,), v, dtype=self.dtype) for v, n in zip(values, self.sizes, strict=True)]
+        return torch.cat(full).to(self.device) if full else torch.zeros(0)
 
     def dense(self, vector: Tensor) -> list[Tensor]:
         """The vector as tensors shaped and laid out like the parameters, zero at pruned weights."""
@@ -110,32 +110,84 @@ class Coordinates:
             found.append(part.as_strided(param.shape, param.stride()))
         return found
 
-    def move(self, vector: Tensor, old: Coordinates) -> Tensor:
-        """A vector over `old` coordinates as one over these: what left is dropped, what is new is zero."""
-        at = {id(p): t for p, t in zip(old.params, old.dense(vector), strict=True)}
-        return self.gather([at.get(id(p)) for p in self.params])
+    # --- lengths and angles: of the vector of all ranks ---------------------------------------------------------------
 
-    def whole(self, vector: Tensor) -> Tensor:
-        """The vector with the parts of all ranks, parameter by parameter; all of them must ask for it."""
-        if self.shards.world == 1:
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """The inner product, in the vectors' own precision also where a step is taken under autocast."""
+        if torch.is_autocast_enabled(a.device.type):
+            with torch.autocast(a.device.type, enabled=False):
+                return self.shards.sum(a @ b, "norms")
+        return self.shards.sum(a @ b, "norms")
+
+    def norm(self, vector: Tensor) -> Tensor:
+        length: Tensor = vector.norm() if self.shards.world == 1 else self.dot(vector, vector).sqrt()
+        return length
+
+    def unit(self, vector: Tensor) -> Tensor:
+        """The vector at length 1; zero stays zero, and no square under- or overflows on the way."""
+        if not vector.numel() and self.shards.world == 1:
             return vector
-        longest = max(sum(sizes) for sizes in self._sizes)
-        padded = torch.cat([vector, vector.new_zeros(longest - len(vector))])
-        found = self.shards.gather(padded, "vectors")
-        parts = [v[: sum(sizes)].split(sizes) for v, sizes in zip(found, self._sizes, strict=True)]
-        return torch.cat([part for of_ranks in zip(*parts, strict=True) for part in of_ranks])
+        tiny = torch.finfo(vector.dtype).tiny
+        largest = vector.abs().amax() if vector.numel() else vector.new_zeros(())
+        scaled = vector / self.shards.max(largest, "norms").clamp_min(tiny)
+        return scaled / self.norm(scaled).clamp_min(tiny)
 
-    def part(self, whole: Tensor) -> Tensor:
-        """What this rank holds of a whole vector."""
-        if self.shards.world == 1:
-            return whole
-        cut = zip(whole.split(self.whole_sizes), self.starts, self.sizes, strict=True)
-        return torch.cat([piece[start : start + size] for piece, start, size in cut])
+    def cosine(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.dot(self.unit(a), self.unit(b))
 
-    def _of_all(self, sizes: list[int]) -> list[list[int]]:
-        """The sizes that every rank has."""
-        mine = torch.tensor(sizes, dtype=torch.int64, device=self.device)
-        return [sizes] if self.shards.world == 1 else [s.tolist() for s in self.shards.gather(mine, "sizes")]
+    # --- filters: the rows of weights that share an output; a tensor of one dimension is one filter -------------------
+
+    def filter_norms(self) -> Tensor:
+        """For each active weight the norm of the filter that it belongs to."""
+        norms = [
+            torch.linalg.vector_norm(p.detach(), dim=tuple(range(1, p.dim()))) if p.dim() > 1 else self._norm_of(p)
+            for p in self._parts
+        ]
+        return torch.cat([n.to(self.device, self.dtype) for n in norms]).index_select(0, self._filter)
+
+    @cached_property
+    def filter_sizes(self) -> Tensor:
+        """For each active weight how many active weights its filter has."""
+        counts = torch.bincount(self._filter, minlength=1).to(self.dtype)
+        if self._sharded:  # rows lie whole on one rank; tensors of one dimension are shared out
+            total = self.spread([float(n) for n in self.full_sizes])
+            rows = self.spread([float(p.dim() > 1) for p in self._parts])
+            return torch.where(rows > 0, counts.index_select(0, self._filter), total)
+        return counts.index_select(0, self._filter)
+
+    def filter_sums(self, vector: Tensor) -> Tensor:
+        """For each active weight the sum of the vector over its filter."""
+        sums = vector.new_zeros(int(self._filter[-1]) + 1 if len(self) else 0).index_add_(0, self._filter, vector)
+        return sums.index_select(0, self._filter)
+
+    @cached_property
+    def _filter(self) -> Tensor:
+        """For each active weight the number of its filter, counted through all parameters."""
+        found, first = [], 0
+        for p, order, index in zip(self._parts, self._order, self._index, strict=True):
+            rows = p.shape[0] if p.dim() > 1 else 1
+            number = torch.arange(first, first + rows, device=self.device)
+            flat = number.view([rows, *[1] * (p.dim() - 1)][: p.dim()]).expand(p.shape).permute(order).reshape(-1)
+            found.append(flat if index is None else flat.index_select(0, index.to(self.device)))
+            first += rows
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+
+    def _norm_of(self, p: Tensor) -> Tensor:
+        square = self.shards.sum(p.detach().square().sum(), "norms") if self._sharded else p.detach().square().sum()
+        return square.sqrt().view(1)
+
+    # --- how it is done ----------------------------------------------------------------------------------------------
+
+    def _refuse_complex(self) -> None:
+        if any(p.is_complex() for p in self.params):
+            raise TypeError(
+                "a parameter is complex, and lengths here are those of real numbers: keep it as torch.view_as_real(p),"
+                " or give it a group with perturb=False"
+            )
+
+    def _sizes_of_ranks(self) -> list[list[int]]:
+        mine = torch.tensor(self.sizes, dtype=torch.int64, device=self.device)
+        return [self.sizes] if self.shards.world == 1 else [s.tolist() for s in self.shards.gather(mine, "sizes")]
 
     def _flat(self, tensor: Tensor, i: int) -> Tensor:
         tensor = local(tensor)
@@ -162,36 +214,36 @@ class Coordinates:
 
     def _put(self, i: int, tensor: Tensor, part: Tensor) -> None:
         tensor = local(tensor)
+        if tensor.layout is not torch.strided:
+            raise TypeError(
+                "this optimizer changes the gradient that the base shall use, and that one is sparse: make the layer"
+                " with sparse=False, or give it a group with perturb=False"
+            )
         flat = self._flat(tensor, i)
         self._set(i, flat, part)
         if flat.data_ptr() != tensor.data_ptr():  # it lies in memory otherwise than its parameter: flat is a copy
             turned = tensor.permute(self._order[i])
             turned.copy_(flat.view(turned.shape))
 
-    def reading_order(self) -> Tensor:
-        """Where each entry, parameter by parameter in reading order, stands in a vector: the same in any layout."""
-        places, start = [], 0
-        for p, order, index, size in zip(self._parts, self._order, self._index, self.sizes, strict=True):
-            name = torch.arange(p.numel(), device=self.device).view(p.shape).permute(order).reshape(-1)
-            places.append(start + (name if index is None else name[index.to(self.device)]).argsort())
-            start += size
-        return torch.cat(places) if places else torch.zeros(0, dtype=torch.long)
+
+def find_masks(params: Sequence[Tensor], masks: Mapping[Tensor, Tensor] | None = None) -> list[Tensor | None]:
+    """What is active of each parameter; None: all of it."""
+    return [mask_of(p) for p in params] if masks is None else [masks.get(p) for p in params]
+
+
+def signature(params: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[object, ...]:
+    """Changes exactly when the active weights would: other parameters, storage, layout or masks."""
+    if any_sharded(params):
+        parts = [(local(p).data_ptr(), None if m is None else _version(m)) for p, m in zip(params, masks, strict=True)]
+    else:
+        parts = [(p.data_ptr(), None if m is None else m._version) for p, m in zip(params, masks, strict=True)]
+    return tuple((id(p), p.stride(), id(m), *part) for p, m, part in zip(params, masks, parts, strict=True))
 
 
 def memory_order(tensor: Tensor) -> list[int]:
     """The dimensions of `tensor` from the slowest to the fastest, as it lies in memory."""
     strides = tensor.stride()
     return sorted(range(tensor.dim()), key=lambda d: -strides[d])
-
-
-def signature(params: Sequence[Tensor], masks: Mapping[Tensor, Tensor]) -> tuple[object, ...]:
-    """Changes exactly when the coordinates would: other parameters, storage, layout or masks."""
-    found = [masks.get(p) for p in params]
-    if any_sharded(params):
-        parts = [(local(p).data_ptr(), None if m is None else _version(m)) for p, m in zip(params, found, strict=True)]
-    else:
-        parts = [(p.data_ptr(), None if m is None else m._version) for p, m in zip(params, found, strict=True)]
-    return tuple((id(p), p.stride(), id(m), *part) for p, m, part in zip(params, found, parts, strict=True))
 
 
 def _version(tensor: Tensor) -> int:

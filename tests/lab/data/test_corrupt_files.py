@@ -12,7 +12,7 @@ import torch
 from zosam.lab.data import DataError, cifar10c, corrupted
 from zosam.lab.data.augment import normalise
 from zosam.lab.data.cifar import CIFAR10, read_split
-from zosam.lab.data.corrupt import CORRUPTIONS, corrupt, files, generate
+from zosam.lab.data.corrupt import CORRUPTIONS, archive, corrupt, generate
 
 SOME = ("gaussian_noise", "contrast")
 
@@ -24,7 +24,7 @@ def made(small_cifar):
 
 
 def test_published_layout(made):
-    x, y = files.read_split(files.CIFAR10, "test", made)
+    x, y = archive.read_split(archive.CIFAR10, "test", made)
     folder = made / "CIFAR-10-C"
     assert sorted(p.name for p in folder.iterdir()) == [
         "contrast.npy",
@@ -52,11 +52,11 @@ def test_the_same_with_two_processes_and_other_with_another_seed(made, tmp_path)
 
 def test_severities_and_blocks_have_their_own_noise(made, monkeypatch, tmp_path):
     noisy = np.load(made / "CIFAR-10-C" / "gaussian_noise.npy").reshape(5, 20, -1).astype(float)
-    clean = files.read_split(files.CIFAR10, "test", made)[0].transpose(0, 2, 3, 1).reshape(20, -1)
+    clean = archive.read_split(archive.CIFAR10, "test", made)[0].transpose(0, 2, 3, 1).reshape(20, -1)
     inside = (clean > 80) & (clean < 175)
     first, second = ((noisy[level] - clean)[inside] for level in (0, 1))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
-    monkeypatch.setattr(files, "BLOCK", 10)
+    monkeypatch.setattr(archive, "BLOCK", 10)
     generate(made, out=tmp_path / "blocks", only=SOME, processes=1)
     small = np.load(tmp_path / "blocks" / "gaussian_noise.npy").reshape(5, 20, -1)
     assert np.array_equal(small[0, :10], noisy[0, :10])  # the stream starts with the block
@@ -68,8 +68,8 @@ def test_resumes_and_repairs(made, monkeypatch):
     whole = (folder / "contrast.npy").read_bytes()
     (folder / "contrast.npy").write_bytes(whole[:5000])  # cut short by something else than us
     calls = []
-    real = files.corrupt
-    monkeypatch.setattr(files, "corrupt", lambda *args: calls.append(args[1]) or real(*args))
+    real = archive.corrupt
+    monkeypatch.setattr(archive, "corrupt", lambda *args: calls.append(args[1]) or real(*args))
     generate(made, only=SOME, processes=1)
     assert set(calls) == {"contrast"}
     assert (folder / "contrast.npy").read_bytes() == whole
@@ -81,14 +81,14 @@ def test_resumes_and_repairs(made, monkeypatch):
 def test_a_failure_leaves_nothing_to_trust(made, monkeypatch):
     folder = made / "CIFAR-10-C"
     before = {p.name for p in folder.iterdir()}
-    real = files.corrupt
+    real = archive.corrupt
 
     def fails(x, name, severity, rng):
         if severity == 4:
             raise KeyboardInterrupt
         return real(x, name, severity, rng)
 
-    monkeypatch.setattr(files, "corrupt", fails)
+    monkeypatch.setattr(archive, "corrupt", fails)
     with pytest.raises(KeyboardInterrupt):
         generate(made, only=["brightness"], processes=1)
     assert {p.name for p in folder.iterdir()} == before

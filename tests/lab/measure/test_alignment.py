@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from zosam.lab.measure.alignment import alignment
-from zosam.optim import S2SAM, SAM, SGD, ZOSAM, LookSAM
+from zosam.names import fitting
+from zosam.optim import S2SAM, SAM, SGD, ZOSAM, Coordinates, Gaussian, LastGradient, LookSAM, Subspace
 
 K = 200
 
@@ -20,7 +21,8 @@ def linear(make, seed=0):
         torch.manual_seed(1)
         model = nn.Linear(K, 1, bias=False).double()
         slope = torch.randn(K, dtype=torch.float64)
-    return make(torch.optim.SGD(model.parameters(), lr=0.1), seed=seed), lambda: model(slope).sum()
+    optimizer = make(torch.optim.SGD(model.parameters(), lr=0.1), **fitting(make, seed=seed))
+    return optimizer, lambda: model(slope).sum()
 
 
 def test_sam_climbs_along_its_batch_gradient(trial):
@@ -50,20 +52,15 @@ def test_the_reference_is_another_gradient():
 def test_zero_order_estimates_follow_the_law_of_random_directions(m):
     found = []
     for seed in range(200 if m == 1 else 40):
-        optimizer, closure = linear(lambda base, seed: ZOSAM(base, directions=m, seed=seed), seed)
+        optimizer, closure = linear(lambda base, seed: ZOSAM(base, probe=Gaussian(m), seed=seed), seed)
         found.append(alignment(optimizer, closure)["batch"])
     assert min(found) > 0  # up, always: the loss is linear
     law = math.sqrt(2 / (math.pi * K)) if m == 1 else math.sqrt(m / (K + m + 1))
     assert sum(found) / len(found) == pytest.approx(law, rel=0.15)
 
 
-def test_replayed_directions_are_the_stored_ones():
-    found = [alignment(*linear(lambda base, seed, r=r: ZOSAM(base, directions=3, replay=r))) for r in (False, True)]
-    assert found[0]["batch"] == pytest.approx(found[1]["batch"], rel=1e-6)
-
-
 def test_coordinatewise_estimates_are_exact():
-    optimizer, closure = linear(lambda base, seed: ZOSAM(base, estimator="cge"))
+    optimizer, closure = linear(lambda base, seed: ZOSAM(base, probe=Coordinates()))
     assert alignment(optimizer, closure)["batch"] == pytest.approx(1.0, abs=1e-6)
 
 
@@ -101,7 +98,7 @@ def test_it_leaves_no_trace(trial, same, optimizer_name):
     assert same(free.snapshot(), measured.snapshot())
 
 
-@pytest.mark.parametrize("settings", [{"every": 3}, {"guide": "subspace"}, {"guide": "gradient"}])
+@pytest.mark.parametrize("settings", [{"every": 3}, {"probe": Subspace()}, {"probe": LastGradient()}])
 def test_memory_is_left_alone(trial, same, settings):
     free, measured = (trial("zosam", "rigl", settings=settings) for _ in range(2))
     for _ in range(5):

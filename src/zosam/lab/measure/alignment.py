@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from zosam.optim.base import SharpnessAware
-from zosam.optim.geometry import cosine
 from zosam.optim.passes import Closure
 
 
@@ -26,8 +25,7 @@ def alignment(
 
     Empty where the coming step does not climb (SGD, LookSAM between two ascents). Nothing is changed: not the model,
     the optimizer with its memory and pass counts, or a random stream, so the coming step is the one measured. A
-    reference that is too large for one graph may call backward itself, part by part. For ZO-SAM with `pair=True`
-    measure one without it, which makes the same choice.
+    reference that is too large for one graph may call backward itself, part by part.
     """
     if optimizer.ascended or optimizer.is_displaced:
         raise RuntimeError("a step is under way: finish it with step(), or give it up with restore(), then measure")
@@ -35,10 +33,10 @@ def alignment(
         direction = optimizer.climb(closure)
         if direction is None:
             return {}
-        climbed = direction if isinstance(direction, Tensor) else torch.cat(list(direction))
-        found = {"batch": _cosine(optimizer, climbed, closure)}
+        optimizer._displacement.come_home()
+        found = {"batch": _cosine(optimizer, direction, closure)}
         if reference_closure is not None:
-            found["reference"] = _cosine(optimizer, climbed, reference_closure)
+            found["reference"] = _cosine(optimizer, direction, reference_closure)
     return found
 
 
@@ -49,10 +47,10 @@ def _trial(optimizer: SharpnessAware) -> Iterator[None]:
     params = [p for group in optimizer.param_groups for p in group["params"]]
     grads = [p.grad for p in params]
     optimizer.diagnostics = None
-    optimizer._forget()  # passes and memory of its own, for the time being
-    optimizer._memory._held.update(kept["_memory"]._held)
+    optimizer._start_afresh()  # passes and memory of its own, for the time being
+    optimizer._memory.update(kept["_memory"])
     try:
-        with optimizer._whole():
+        with optimizer._transaction():
             optimizer._passes.counted = True  # the pass that leaves its traces is the coming step's own
             yield
     finally:
@@ -64,4 +62,4 @@ def _trial(optimizer: SharpnessAware) -> Iterator[None]:
 
 def _cosine(optimizer: SharpnessAware, direction: Tensor, closure: Closure) -> float:
     optimizer.gradient(closure)
-    return float(cosine(direction.double(), optimizer.grads().double(), optimizer.coordinates.shards))
+    return float(optimizer.active.cosine(direction.double(), optimizer.grads().double()))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from zosam.lab.measure.untouched import Masks, active, noise, untouched
-from zosam.optim.geometry import unit
 from zosam.optim.passes import Closure, NoBackward
-from zosam.optim.vector import Coordinates
+from zosam.optim.vector import ActiveWeights
 
 
 def top_eigenvalue(
@@ -54,7 +53,7 @@ def top_eigenvalues(
     return [float(v) for v in values.flip(0)]
 
 
-def hessian_product(space: Coordinates, loss: Tensor) -> Callable[[Tensor], Tensor]:
+def hessian_product(space: ActiveWeights, loss: Tensor) -> Callable[[Tensor], Tensor]:
     """v -> Hv over the active weights, by a second backward through the graph of `loss`."""
     gradients = torch.autograd.grad(loss, space.params, create_graph=True, allow_unused=True)
 
@@ -77,7 +76,7 @@ def lanczos(
     """The largest `count` eigenvalues of a symmetric operator, in rising order."""
     steps = min(steps, len(start))
     basis = start.new_empty(steps, len(start))
-    basis[0] = unit(start)
+    basis[0] = start / start.norm()
     small = torch.zeros(steps, steps, dtype=torch.float64)  # the operator within the basis: tridiagonal
     for i in range(steps):
         image = product(basis[i])

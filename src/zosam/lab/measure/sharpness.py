@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from zosam.lab.measure.untouched import Masks, active, away_from_home, noise, untouched, value
-from zosam.optim.geometry import unit
 from zosam.optim.passes import Closure
 
 
@@ -59,7 +58,7 @@ def average(
     with untouched(model), away_from_home(space) as home:
         start = value(loss)
         for i in range(samples):
-            epsilon = rho * unit(noise(space, "sharpness", seed, i))
+            epsilon = rho * space.unit(noise(space, "sharpness", seed, i))
             for place in (home + epsilon, home - epsilon):
                 space.write(place)
                 rise += value(loss) - start

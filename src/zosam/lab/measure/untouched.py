@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from zosam.optim.passes import Closure, NoBackward
-from zosam.optim.snapshot import Modules, Moment
-from zosam.optim.vector import Coordinates
-from zosam.random_stream import stream
+from zosam.optim.snapshot import Snapshot
+from zosam.optim.vector import ActiveWeights
+from zosam.random_stream import Draw
 
 # by the name of the weight, or by the weight
 Masks = Mapping[str, Tensor] | Mapping[Tensor, Tensor] | Mapping[nn.Parameter, Tensor]
@@ -21,9 +21,8 @@ Masks = Mapping[str, Tensor] | Mapping[Tensor, Tensor] | Mapping[nn.Parameter, T
 def untouched(model: nn.Module, training: bool | None = False) -> Iterator[None]:
     """The model in eval mode (or training mode; None: as it is); its modes, gradients and buffers and the random
     streams are afterwards as before."""
-    modules, params = Modules(), list(model.parameters())
-    modules.with_buffers.update(m for m in model.modules() if m._buffers)
-    moment = Moment(modules, params[0].device if params else torch.device("cpu"))
+    params = list(model.parameters())
+    before = Snapshot(list(model.modules()), params[0].device if params else torch.device("cpu"))
     modes, grads = [(m, m.training) for m in model.modules()], [p.grad for p in params]
     try:
         for p in params:
@@ -32,7 +31,7 @@ def untouched(model: nn.Module, training: bool | None = False) -> Iterator[None]
             model.train(training)
         yield
     finally:
-        moment.restore()
+        before.restore()
         for module, mode in modes:
             module.training = mode
         for p, grad in zip(params, grads, strict=True):
@@ -40,7 +39,7 @@ def untouched(model: nn.Module, training: bool | None = False) -> Iterator[None]
 
 
 @contextmanager
-def away_from_home(space: Coordinates) -> Iterator[Tensor]:
+def away_from_home(space: ActiveWeights) -> Iterator[Tensor]:
     """Gives a copy of the weights; whatever is written in here, they come back exactly."""
     home = space.read()
     try:
@@ -64,18 +63,17 @@ def bound(model: nn.Module, masks: Masks | None) -> dict[Tensor, Tensor]:
     return found
 
 
-def active(model: nn.Module, masks: Masks | None = None) -> Coordinates:
+def active(model: nn.Module, masks: Masks | None = None) -> ActiveWeights:
     """The trainable weights that the masks leave, as one vector."""
-    space = Coordinates([p for p in model.parameters() if p.requires_grad], bound(model, masks))
+    space = ActiveWeights([p for p in model.parameters() if p.requires_grad], bound(model, masks))
     if not len(space):
         raise ValueError("there is no active weight to measure: all are masked, or none is trainable")
     return space
 
 
-def noise(space: Coordinates, *key: object) -> Tensor:
+def noise(space: ActiveWeights, *key: object) -> Tensor:
     """Normal random numbers over the active weights, from the private stream of that key."""
-    generator = stream(space.device, *key)
-    return torch.randn(len(space), generator=generator, dtype=space.dtype, device=space.device)
+    return Draw(*key).normal(len(space), dtype=space.dtype, device=space.device)
 
 
 def value(loss: Closure) -> float:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.lab.measure.untouched import Masks, active, untouched
+from zosam.optim.active import masks_of
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure, Passes
-from zosam.optim.vector import Coordinates
+from zosam.optim.vector import ActiveWeights
 
 
 @dataclass
@@ -76,9 +77,9 @@ class GradientVariance:
     def _look(self, *_: object) -> None:
         params = [p for group in self._optimizer.param_groups for p in group["params"]]
         if any(p.grad is not None for p in params):  # else a method has skipped this step
-            masks = getattr(self._optimizer, "masks", {})
+            masks = masks_of(params)
             grads = [p.grad * masks[p] if p.grad is not None and p in masks else p.grad for p in params]
-            self._spread.add(Coordinates(params, {}).gather(grads))
+            self._spread.add(ActiveWeights(params, {}).gather(grads))
 
 
 def variance_at(model: nn.Module, closures: Iterable[Closure], masks: Masks | None = None) -> dict[str, float]:

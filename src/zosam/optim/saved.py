@@ -1,0 +1,80 @@
+"""How a sharpness-aware optimizer is saved, loaded and copied: as one with its base."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch.optim import Optimizer
+
+from zosam.names import settings_of
+from zosam.optim import travel
+from zosam.optim.ascent import Ascent
+from zosam.optim.recall import Memory
+
+
+class Saved(Ascent):
+    """The part of a `SharpnessAware` that rides in the base's `state_dict`, and in copies."""
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base's, in which this optimizer's own state rides."""
+        travel.require_last(self.base, "sharpness_aware", self)
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        travel.require_last(self.base, "sharpness_aware", self)
+        self.base.load_state_dict(state_dict)
+
+    def settings(self) -> dict[str, str]:
+        """What it was made with, but for rho, which lies in the groups."""
+        names = [name for name in settings_of(type(self)) if name not in {"base", "rho", "sigma"}]
+        return {name: repr(getattr(self, name)) for name in names}
+
+    def pack(self) -> travel.Luggage:
+        """What travels with the base: the method, its settings and steps, and what it remembers of each parameter."""
+        self.restore()
+        own = {"method": type(self).__name__, "settings": self.settings(), "steps": self.steps}
+        luggage: travel.Luggage = {travel.first_parameter(self.base): own}
+        for name, tensors in self._memory.state(self.active).items():
+            for p, t in zip(self.active.params, tensors, strict=True):
+                luggage.setdefault(p, {}).setdefault("memory", {})[name] = t
+        return luggage
+
+    def check(self, luggage: travel.Luggage) -> None:
+        own = luggage.get(travel.first_parameter(self.base))
+        if own is None:
+            raise ValueError(
+                f"this state holds nothing of {type(self).__name__}'s own (was it saved by the bare base optimizer?);"
+                " load it into the base optimizer before that is wrapped"
+            )
+        if own["method"] != type(self).__name__:
+            raise ValueError(f"this is a state of {own['method']}, not of {type(self).__name__}")
+        mine = self.settings()
+        differ = [f"{k} {v}, not {mine.get(k)}" for k, v in own["settings"].items() if mine.get(k) != v]
+        if differ:
+            warnings.warn(
+                f"{type(self).__name__} goes on with other settings: it had {'; '.join(differ)}", stacklevel=2
+            )
+
+    def unpack(self, luggage: travel.Luggage) -> None:
+        self.restore()
+        self.steps = int(luggage[travel.first_parameter(self.base)]["steps"])
+        kept = [luggage.get(p, {}).get("memory", {}) for p in self.active.params]
+        names = dict.fromkeys(name for of_param in kept for name in of_param)
+        self._memory = Memory({name: [of_param.get(name) for of_param in kept] for name in names})
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.restore()
+        # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
+        left = {"_passes", "_space", "_displacement", "_memory", "_guards", "_lengths", "step"}
+        kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
+        return {**kept, "memory": self._memory.state(self.active)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._start_afresh()
+        self._memory = Memory(state.pop("memory"))
+        Optimizer.__setstate__(self, state)
+        travel.board_alone(self.base, "sharpness_aware", self)
