@@ -17,7 +17,7 @@ from zosam.lab.radius import rho_over
 from zosam.lab.settings import Choice, Kind
 from zosam.lab.train import classification
 from zosam.names import settings_of
-from zosam.optim import OPTIMIZERS, SharpnessAware
+from zosam.optim import SharpnessAware
 from zosam.sparse import METHODS, Sparsity
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def dense(model: nn.Module, optimizer: SharpnessAware, sparsity: float) -> None:
     """No masks: every weight is trained."""
 
 
-OPTIMIZER = Kind("optimizer", OPTIMIZERS, given=frozenset({"base", "rho", "seed"}), parts=getattr(optim, "PARTS", {}))
+OPTIMIZER = Kind(
+    "optimizer", optim.OPTIMIZERS | optim.PRESETS, given=frozenset({"base", "rho", "seed"}), parts=optim.PARTS
+)
 METHOD = Kind(
     "sparse method",
     {**METHODS, "dense": dense},

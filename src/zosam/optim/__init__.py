@@ -1,5 +1,7 @@
 """Sharpness-aware optimizers: one file per method, each a `SharpnessAware` around any torch optimizer."""
 
+from collections.abc import Callable
+
 from zosam.optim import schedules
 from zosam.optim.base import SharpnessAware
 from zosam.optim.controls import MSAM, S2SAM, SGD, RandomSAM
@@ -27,6 +29,7 @@ _ALL: tuple[type[SharpnessAware], ...] = (
     MSAM,
 )
 OPTIMIZERS: dict[str, type[SharpnessAware]] = {cls.__name__.lower(): cls for cls in _ALL}
+PRESETS: dict[str, Callable[..., SharpnessAware]] = {"zosam.fast": ZOSAM.fast}
 _PARTS = (Gaussian, Rademacher, Momentum, LastGradient, Subspace, Coordinates, Central, Worst, Pair, Scale)
 PARTS: dict[str, type] = {cls.__name__.lower(): cls for cls in _PARTS}
 
@@ -37,6 +40,7 @@ __all__ = [
     "MSAM",
     "OPTIMIZERS",
     "PARTS",
+    "PRESETS",
     "RWP",
     "S2SAM",
     "SAM",

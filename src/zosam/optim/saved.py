@@ -31,7 +31,7 @@ class Saved(Ascent):
     def settings(self) -> dict[str, str]:
         """What it was made with, but for rho, which lies in the groups."""
         names = [name for name in settings_of(type(self)) if name not in {"base", "rho", "sigma"}]
-        return {name: repr(getattr(self, name)) for name in names}
+        return {name: repr(getattr(self, name)) for name in names if hasattr(self, name)}
 
     def pack(self) -> travel.Luggage:
         """What travels with the base: the method, its settings and steps, and what it remembers of each parameter."""
