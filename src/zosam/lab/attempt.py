@@ -52,6 +52,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
     place: Place = (lambda step: step) if sparse is None else sparse.schedule_step
     if isinstance(what.rho, Choice):  # it goes back where the training does
         rho = optimizer.schedule
+        assert rho is not None
         optimizer.schedule = lambda step, lr: rho(place(step), lr)
     if what.clip is not None:
         clip_gradients(optimizer, what.clip)
