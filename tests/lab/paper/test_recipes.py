@@ -42,7 +42,10 @@ def test_every_run_can_be_built(name):
 
 
 def test_what_a_tier_cannot_do_is_not_run():
-    left_out = {name: {c.measure for t in NAMES for c in load(t, name).cells if c.run is None} for name in TIERS}
+    left_out = {
+        name: {c.measure for t in NAMES for c in load(t, name).cells if c.run is None and "1e-4" not in c.row}
+        for name in TIERS
+    }
     assert left_out == {"tiny": {"corrupted_accuracy", "robustness_gap"}, "small": set(), "paper": set()}
     assert load_figure("corruptions", "tiny").runs == {}
     assert tier("tiny").run("resnet1001", "cifar10", "rigl", "sgd", 0.9) is None
@@ -94,18 +97,45 @@ def test_the_recipes_of_the_paper():
     """Written out, so that a slip of the merging shows."""
     assert load("table1", "paper").cell("MEST + ZO-SAM", "CIFAR-100 95 %").run == Run(
         model="resnet32", data="cifar100", method="mest:every=3910", sparsity=0.95, optimizer="zosam", rho=0.05,
-        epochs=160, batch_size=64, lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="cosine",
+        epochs=160, batch_size=64, lr=0.1, momentum=0.9, weight_decay=5e-4, schedule="cosine:minimum=4e-8",
     )  # fmt: skip
     assert load("table4", "paper").cell("MSAM", "WRN-28-10 CIFAR-10").run == Run(
-        model="wrn28_10", data="cifar10", method="mest:every=1955", sparsity=0.9, optimizer="msam", rho=3.0,
-        epochs=200, batch_size=128,
+        model="wrn28_10", data="cifar10:reflect=true", method="mest:every=1955", sparsity=0.9, optimizer="msam",
+        rho=3.0, epochs=200, batch_size=128, lr=0.1, nesterov=True, weight_decay=5e-4,
+        schedule="steps:at=(60,120,160),factor=0.2",
     )  # fmt: skip
-    assert load("table2", "paper").cell("SViTE + ZO-SAM", "DeiT-Tiny 50 %").run == Run(
+    rigl = load("table6", "paper").cell("RigL + ZO-SAM", "CIFAR-10 95 %").run
+    assert rigl == Run(
+        model="resnet50_cifar", data="cifar10:validation=5000,reflect=true", method="rigl:every=1000,drop_fraction=0.5",
+        sparsity=0.95, optimizer="zosam", rho=0.05, epochs=160, batch_size=128, lr=0.1, nesterov=True,
+        weight_decay=5e-4, schedule="steps:at=(80,120)",
+    ) != load("table6", "paper").cell("RigL + ZO-SAM", "CIFAR-100 95 %").run  # fmt: skip
+    assert str(load("table6", "paper").cell("RigL", "CIFAR-100 95 %").run.data) == "cifar100"
+    deit = Run(
         model="deit_tiny", data="imagenet", method="svite:every=20000", sparsity=0.5, optimizer="zosam", rho=0.05,
-        base="adamw", epochs=600, batch_size=512, lr=5e-4, weight_decay=0.05, label_smoothing=0.1,
+        base="adamw", epochs=600, batch_size=512, lr=5e-4, weight_decay=0.05, weight_decay_on="weights",
+        schedule="cosine:warmup=5,warmup_lr=1e-6,minimum=1e-5,per_epoch=true", label_smoothing=0.1, ema=0.99996,
+        precision="fp16",
     )  # fmt: skip
-    assert load("table2", "paper").cell("Dense", "DeiT-Tiny 50 %").run.epochs == 300
-    assert load("table1", "paper").cell("LT", "CIFAR-10 90 %").run.method.name == "lth"
+    assert load("table2", "paper").cell("SViTE + ZO-SAM", "DeiT-Tiny 50 %").run == deit
+    dense = dataclasses.replace(deit, epochs=300, method="dense", optimizer="sgd")
+    assert load("table2", "paper").cell("Dense", "DeiT-Tiny 50 %").run == dense
+    assert str(load("table1", "paper").cell("LT", "CIFAR-10 90 %").run.method) == "lth"
+
+
+def test_the_weight_decay_of_published_baselines_has_an_arm():
+    one, four = load("table1", "paper"), load("table4", "paper")
+    for row in ("SNIP", "SNIP + ZO-SAM", "MEST", "MEST + ZO-SAM"):
+        arm, usual = (one.cell(name, "CIFAR-10 90 %") for name in (f"{row}, weight decay 1e-4", row))
+        assert arm.run == dataclasses.replace(usual.run, weight_decay=1e-4)
+        assert arm.versus == (None if usual.versus is None else f"{usual.versus}, weight decay 1e-4")
+        assert arm.control
+        assert not arm.printed
+    arms = [c for c in four.cells if "1e-4" in c.row]
+    assert {(c.column.split()[0], c.run is None) for c in arms} == {("ResNet-32", False), ("WRN-28-10", True)}
+    for other in ("table2", "table6"):
+        assert not any("1e-4" in row for row in load(other, "paper").rows)
+    assert not any("1e-4" in row for row in load("table1", "small").rows)
 
 
 @pytest.mark.parametrize("name", TIERS)

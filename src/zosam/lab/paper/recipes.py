@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,6 +35,7 @@ class Tier:
     data: Mapping[str, Fields]
     methods: Mapping[str, Fields]
     optimizers: Mapping[str, Fields]
+    arms: Mapping[str, Fields]
 
     def run(
         self,
@@ -46,23 +46,27 @@ class Tier:
         sparsity: float,
         length: float = 1.0,
         diagnostics: bool = False,
+        arm: str | None = None,
     ) -> Run | None:
         """The training at seed 0, `length` times as long as the recipe says; None if the tier has nothing like it."""
         if network not in self.networks or data not in self.data:
             return None
+        arms = {name: a["run"] for name, a in self.arms.items() if network in a["networks"]}
+        if arm is not None and arm not in arms:
+            return None
         own = dict(self.networks[network])
-        methods = {**self.methods, **own.pop("methods", {})}
+        methods, on = {**self.methods, **own.pop("methods", {})}, {**self.data, **own.pop("on", {})}
         fields = {
             **self.common,
             **own,
-            **self.data[data],
+            **on[data],
             **methods.get(method, {"method": method}),
             **find(read("recipes")["optimizers"], optimizer, "optimizer"),
             **self.optimizers.get(optimizer, {}),
+            **({} if arm is None else arms[arm]),
         }
         del fields["label"]
-        fields["epochs"] = max(1, math.floor(length * fields["epochs"] + 1e-9))
-        return Run(**fields, sparsity=sparsity, diagnostics=diagnostics)
+        return Run(**fields, sparsity=sparsity, length=length, diagnostics=diagnostics)
 
 
 def tier(name: str) -> Tier:
@@ -80,6 +84,7 @@ def tier(name: str) -> Tier:
         data=content["data"],
         methods=content["methods"],
         optimizers=content.get("optimizers", {}),
+        arms=content.get("arms", {}),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,7 +79,8 @@ def load(name: str, tier: str) -> Table:
     """The table called `name` with the trainings of a tier."""
     content = read(find({n: n for n in NAMES}, name, "table"))
     how, columns = recipes.tier(tier), content["column"]
-    rows = {row["name"]: row for row in _with_controls(content["row"], content.get("also", []))}
+    arms = {name: how.arms[name] for name in content.get("arms", []) if name in how.arms}
+    rows = {row["name"]: row for row in _with_controls(content["row"], content.get("also", []), arms)}
     misprints = content.get("misprint", [])
     cells = []
     for row in rows.values():
@@ -112,8 +113,9 @@ def load(name: str, tier: str) -> Table:
     )
 
 
-def _with_controls(rows: list[Row], also: list[str]) -> Iterator[Row]:
-    """The rows; after each group that is compared with one base row, that row under the optimizers of `also`."""
+def _with_controls(rows: list[Row], also: list[str], arms: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows; after each group that is compared with one base row, that row under the optimizers of `also`, and it
+    and its ZO-SAM once more in every arm."""
     bases = {row["versus"] for row in rows if "versus" in row}
     base: Row | None = None
     for row in [*rows, None]:
@@ -121,6 +123,10 @@ def _with_controls(rows: list[Row], also: list[str]) -> Iterator[Row]:
             for optimizer in also:
                 name = f"{base['name']} + {recipes.label(optimizer)}"
                 yield {"name": name, "versus": base["name"], "run": base["run"] | {"optimizer": optimizer}}
+            group = [base, *(r for r in rows if r.get("versus") == base["name"] and r["run"]["optimizer"] == "zosam")]
+            for arm, one in ((arm, one) for arm in arms for one in group):
+                again = {"name": f"{one['name']}, {arms[arm]['label']}", "run": one["run"] | {"arm": arm}}
+                yield again | ({} if one is base else {"versus": f"{base['name']}, {arms[arm]['label']}"})
             base = None
         if row is not None:
             yield row
