@@ -46,10 +46,11 @@ wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
 	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"
 	@$(BIN)/python -m pip wheel . -qq --no-deps --no-build-isolation -w dist --config-settings=--build-option=--plat-name=linux_x86_64
 
-lint: setup      ## ruff and mypy --strict
+lint: setup      ## ruff, mypy --strict, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
 
 clean:           ## remove the environment and every cache
 	rm -rf $(VENV) .venv-ecosystem .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

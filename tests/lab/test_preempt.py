@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from zosam import files
+from zosam.lab import checkpoints
 from zosam.lab.preempt import Preempted, sigterm
 from zosam.lab.run import Run, run
 
@@ -111,8 +112,8 @@ def test_stopped_after_any_step_it_goes_on_bit_for_bit(tmp_path, handler, what):
     while (at := next(stops, None)) is not None:
         with pytest.raises(Preempted, match=f"after step {at}"):
             run(what, tmp_path / "stopped", tick=lambda done, of, at=at: ask() if done == at else None)
-        newest = files.checkpoints(tmp_path / "stopped" / what.folder)[-1]
-        assert files.load(newest)["done"] == at
+        newest = checkpoints.of(tmp_path / "stopped" / what.folder)[-1]
+        assert checkpoints.load(newest)["done"] == at
     resumed = run(what, tmp_path / "stopped")
     a, b = whole.load().state_dict(), resumed.load().state_dict()
     assert all(torch.equal(a[k], b[k]) for k in a)

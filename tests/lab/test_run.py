@@ -17,6 +17,8 @@ import safetensors.torch
 import torch
 
 from zosam import files
+from zosam.lab import checkpoints
+from zosam.lab.locks import Busy, locked
 from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
@@ -266,7 +268,7 @@ def test_a_run_that_was_broken_off_goes_on_bit_for_bit(tmp_path, what, fast):
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, damage):
     whole = run(SMALL, tmp_path / "whole")
     interrupted(SMALL, tmp_path / "broken", at=15)
-    newest = files.checkpoints(tmp_path / "broken" / SMALL.folder)[-1]
+    newest = checkpoints.of(tmp_path / "broken" / SMALL.folder)[-1]
     content = bytearray(newest.read_bytes())
     if damage == "truncate":
         content = content[: len(content) // 2]
@@ -299,9 +301,22 @@ def test_where_to_train_is_not_what_to_train(tmp_path):
 
 
 def test_two_processes_do_not_train_the_same_run(tmp_path):
-    with files.locked(tmp_path / SMALL.folder), pytest.raises(files.Busy, match="another process"):
+    with locked(tmp_path / SMALL.folder), pytest.raises(Busy, match="another process"):
         run(SMALL, tmp_path)
     run(dataclasses.replace(SMALL, epochs=1), tmp_path)  # the lock is gone
+
+
+def test_a_folder_that_is_moved_while_it_trains(tmp_path):
+    def move(done, of):
+        if done == 8:
+            (tmp_path / SMALL.folder).rename(tmp_path / "moved" / SMALL.folder)
+
+    (tmp_path / "moved").mkdir()
+    with pytest.raises(files.NotWritten, match="was moved or removed"):
+        run(SMALL, tmp_path, tick=move)
+    assert not (tmp_path / SMALL.folder).exists()  # no second half of a run
+    assert checkpoints.of(tmp_path / "moved" / SMALL.folder)
+    assert equal(weights(run(SMALL, tmp_path / "moved").path), weights(run(SMALL, tmp_path / "whole").path))
 
 
 def test_a_checkpoint_holds_data_only(tmp_path):
@@ -310,7 +325,7 @@ def test_a_checkpoint_holds_data_only(tmp_path):
             return (os.system, ("true",))
 
     with pytest.raises(TypeError, match="tensors, numbers, text and containers of them, not Evil"):
-        files.save(tmp_path, 1, {"a": Evil()})
+        checkpoints.save(tmp_path, 1, {"a": Evil()})
     assert not list(tmp_path.iterdir())
 
 

@@ -105,6 +105,7 @@ def test_the_shortest_spelling_is_that_of_what_was_changed():
             "climber:scale=fliter",
             r"one of filter, element \(did you mean 'filter'\?\) or none, not fliter",
         ),
+        ("climber:decide=central(batch_fraction=nan)", "batch_fraction must be a number"),
         ("climber:noisy=maybe", "noisy must be true or false"),
         ("climber:probe=gausian(4)", "did you mean 'gaussian'"),
         ("climber:probe=gaussian(many)", "gaussian: directions must be a whole number"),

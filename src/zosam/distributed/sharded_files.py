@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from zosam import files
 from zosam.distributed.ddp import unwrapped
 from zosam.distributed.ranks import current
-from zosam.optim import SharpnessAware
-from zosam.sparse import Sparsity
+
+if TYPE_CHECKING:
+    from zosam.optim import SharpnessAware
+    from zosam.sparse import Sparsity
 
 NUMBERS = "zosam.json"
 

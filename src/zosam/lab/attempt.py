@@ -16,12 +16,13 @@ from zosam import files
 from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import Ranks, current
 from zosam.kernels import accelerate, choices
-from zosam.lab import models
+from zosam.lab import checkpoints, models
 from zosam.lab.assemble import build_method, build_optimizer, build_schedule, load_data
 from zosam.lab.checkpoints import Progress
 from zosam.lab.clipping import clip_gradients
 from zosam.lab.disk_space import check_room
 from zosam.lab.ema import Ema
+from zosam.lab.locks import Held
 from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.precision import Precision
 from zosam.lab.preempt import Notice, Preempted
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from zosam.lab.run import Run
 
 
-def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None], notice: Notice) -> None:
+def attempt(
+    what: Run, path: Path, where: Where, tick: Callable[[int, int], None], notice: Notice, lock: Held | None
+) -> None:
     """Train to the end, or until the notice comes; what is finished is in the record."""
     torch.manual_seed(what.seed)
     team = current()
@@ -73,7 +76,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
     )
     if team.rank:  # dropout of its own
         torch.set_rng_state(stream(torch.device("cpu"), "rank", what.seed, team.rank).get_state())
-    state = files.load_latest(path)
+    state = checkpoints.load_latest(path)
     if state is not None:
         try:
             now.load(state | {"rng": _own_stream(state.get("rng"), team)})
@@ -85,7 +88,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
     if len(set(team.all_of([now.done], torch.device("cpu"), "checkpoint"))) > 1:
         raise ValueError(f"the ranks see different checkpoints: {path} must be one folder for all of them")
     # two checkpoints stay; room for the next one and for the trained network
-    team.lead(lambda: check_room(path, now.size(), max(1, 4 - len(files.checkpoints(path)))))
+    team.lead(lambda: check_room(path, now.size(), max(1, 4 - len(checkpoints.of(path)))))
     record = Record(what, path, now.epochs, source.classes)
     tick(now.done, steps)
     saved = time.monotonic()
@@ -98,10 +101,20 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
                 ema.restart()
         tick(now.done, steps)
 
+    def writes(work: Callable[[], object]) -> None:
+        """Rank 0 writes, if the folder is still the one that it has locked."""
+
+        def checked() -> None:
+            if lock is not None:
+                lock.check()
+            work()
+
+        team.lead(checked)
+
     def save() -> None:
         nonlocal saved
         streams = team.gather(torch.get_rng_state(), "checkpoint")
-        team.lead(lambda: files.save(path, now.done, now.state() | ({"rng": streams} if team.world > 1 else {})))
+        writes(lambda: checkpoints.save(path, now.done, now.state() | ({"rng": streams} if team.world > 1 else {})))
         saved = time.monotonic()
 
     def pause() -> None:
@@ -113,7 +126,7 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
 
     def keep_masks() -> None:
         if what.diagnostics and sparse is not None:
-            team.lead(lambda: save_state(sparse, path / "masks" / f"{now.done:09d}.safetensors"))
+            writes(lambda: save_state(sparse, path / "masks" / f"{now.done:09d}.safetensors"))
 
     notice.patient = True
     if now.done == 0:
@@ -144,8 +157,8 @@ def attempt(what: Run, path: Path, where: Where, tick: Callable[[int, int], None
         now.epochs.append({**epoch, "sparsity": 0.0 if sparse is None else sparse.sparsity})
         now.sums.clear()
         save()
-        team.lead(lambda: write(record, "training"))
-    team.lead(lambda: _write_results(record, model, sparse, ema))
+        writes(lambda: write(record, "training"))
+    writes(lambda: _write_results(record, model, sparse, ema))
 
 
 def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Path, team: Ranks) -> None:

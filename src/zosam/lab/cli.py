@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from zosam.files import Busy
+from zosam.lab.locks import Busy
 from zosam.lab.paper import commands
 from zosam.lab.preempt import Preempted
 from zosam.lab.radius import Radius

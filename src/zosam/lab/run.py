@@ -24,6 +24,7 @@ from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.learning_rate import SCHEDULE
 from zosam.lab.length import stretched
+from zosam.lab.locks import locked
 from zosam.lab.preempt import sigterm
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
@@ -207,11 +208,11 @@ def run(
     if done is not None:
         return done
     with joined() as team, ExitStack() as held, torch.random.fork_rng(), sigterm() as notice:
-        team.lead(lambda: held.enter_context(files.locked(path)))
+        lock = team.lead(lambda: held.enter_context(locked(path)))
         team.lead(lambda: _claim(path, what))
         done = _finished(path, what)
         if done is None:
-            attempt(what, path, how, tick, notice)
+            attempt(what, path, how, tick, notice, lock)
         return done or finished(path, what)
 
 

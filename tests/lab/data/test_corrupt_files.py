@@ -107,8 +107,8 @@ def test_a_full_disk(made):
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"DataError: {made / 'full' / 'contrast.npy'} could not be written" in done.stderr
-    assert "run again" in done.stderr
+    assert f"zosam.files.NotWritten: {made / 'full' / 'contrast.npy'} could not be written" in done.stderr
+    assert "the same command goes on" in done.stderr
     assert sorted(os.listdir(made / "full")) == ["generated.json", "labels.npy"]
 
 

@@ -74,7 +74,7 @@ class Training:
         return self.ends()
 
     def wait_for(self, checkpoints: int) -> None:
-        while len(files.checkpoints(self.folder)) < checkpoints and self.process.is_alive():
+        while len(checkpoints.of(self.folder)) < checkpoints and self.process.is_alive():
             time.sleep(0.002)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from zosam import files
+from zosam.lab import checkpoints
 
 from .machine import EPOCH, WHAT, Training, same
 
@@ -68,7 +68,7 @@ def delete(path, chance):
 
 def damage(folder: Path, chance: random.Random) -> None:
     """Something that a crash, a bad disk or a careless user does to a run's folder."""
-    there = files.checkpoints(folder)
+    there = checkpoints.of(folder)
     records = [p for p in (folder / "record.json", folder / "model.safetensors") if p.exists() and p.stat().st_size]
     for path in there[-1:] if chance.random() < 0.6 else there if chance.random() < 0.2 else ():
         chance.choice((cut, flip, delete))(path, chance) if path.stat().st_size else None
@@ -115,8 +115,8 @@ def test_sigterm_in_the_middle_of_an_epoch(whole, tmp_path):
     assert time.monotonic() - began < 20
     assert "Stopped by SIGTERM after step" in training.says()
     assert "The same command goes on from there" in training.says()
-    newest = files.checkpoints(training.folder)[-1]
-    step = files.load(newest)["done"]
+    newest = checkpoints.of(training.folder)[-1]
+    step = checkpoints.load(newest)["done"]
     assert f"after step {step}." in training.says()
     assert Training(tmp_path / "runs").ends() == 0
     assert same(whole[0], training.folder)
@@ -143,7 +143,7 @@ def test_checkpoints_within_an_epoch(whole, tmp_path):
     training = Training(tmp_path / "runs", "--checkpoint-minutes", "0")  # after every step
     steps = set()
     while training.process.is_alive() and not any(step % EPOCH for step in steps):
-        steps |= {int(p.stem.rpartition("-")[2]) for p in files.checkpoints(training.folder)}
+        steps |= {int(p.stem.rpartition("-")[2]) for p in checkpoints.of(training.folder)}
     training.stop(signal.SIGKILL)
     assert any(step % EPOCH for step in steps)
     assert Training(tmp_path / "runs").ends() == 0
@@ -183,7 +183,7 @@ def test_a_disk_too_small_is_told_before_the_first_step(disk):
     assert training.ends() == 2
     assert "No space left on device" in training.says()
     assert "Make room" in training.says()
-    assert not files.checkpoints(training.folder)
+    assert not checkpoints.of(training.folder)
     assert not list(training.folder.glob(".*.[0-9]*"))
 
 
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up(whole, disk):
     assert training.ends() == 2, training.says()
     assert "could not be written (No space left on device); what was there before is whole" in training.says()
     assert not list(training.folder.glob(".*.[0-9]*"))
-    assert files.load(files.checkpoints(training.folder)[0])["done"] >= EPOCH
+    assert checkpoints.load(checkpoints.of(training.folder)[0])["done"] >= EPOCH
     (disk / "ballast").unlink()
     assert Training(disk / "runs").ends() == 0
     assert same(whole[0], training.folder)
@@ -217,8 +217,8 @@ def test_a_write_that_fails(whole, tmp_path, after):
     assert "No space left on device" in training.says()
     assert "the same command goes on" in training.says()
     assert not list(training.folder.glob(".*.[0-9]*"))
-    for checkpoint in files.checkpoints(training.folder):
-        files.load(checkpoint)
+    for checkpoint in checkpoints.of(training.folder):
+        checkpoints.load(checkpoint)
     assert Training(tmp_path / "runs").ends() == 0
     assert same(whole[0], training.folder)
 
@@ -228,7 +228,7 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_first_step(tmp_path):
     training = Training(tmp_path / "runs", before=limit)
     assert training.ends() == 2, training.says()
     assert "File too large" in training.says()
-    assert not files.checkpoints(training.folder)
+    assert not checkpoints.of(training.folder)
 
 
 def test_a_read_only_folder(whole, disk):

@@ -23,6 +23,7 @@ import json, sys
 from pathlib import Path
 import torch, numpy, safetensors.torch, torch._dynamo
 from zosam import files
+from zosam.lab import checkpoints
 from zosam.lab.data.cifar import read_file
 from zosam.lab.data.cifar_c import _array
 from zosam.lab.run import finished
@@ -103,10 +104,10 @@ def record(network):
 CIFAR = "read_file(path, 3, 'labels', 10, '')"
 SHAPES = ([HUGE], [1 << 20, 1 << 20], [1 << 32, 1 << 32], [-1, -HUGE], [0, HUGE, 1 << 62])
 BOMBS = {
-    "checkpoint": ("files.load(path)", sealed(header(tree=claims([HUGE])))),
-    "checkpoint, offsets": ("files.load(path)", sealed(header(tree=claims([HUGE], 4 * HUGE)))),
-    "checkpoint, header": ("files.load(path)", sealed(struct.pack("<Q", HUGE) + b"{}")),
-    "checkpoint, a terabyte": ("files.load(path)", HUGE),
+    "checkpoint": ("checkpoints.load(path)", sealed(header(tree=claims([HUGE])))),
+    "checkpoint, offsets": ("checkpoints.load(path)", sealed(header(tree=claims([HUGE], 4 * HUGE)))),
+    "checkpoint, header": ("checkpoints.load(path)", sealed(struct.pack("<Q", HUGE) + b"{}")),
+    "checkpoint, a terabyte": ("checkpoints.load(path)", HUGE),
     "tensors": ("read_tensors(path)", header(a=claims([HUGE], 4 * HUGE))),
     "array": ("_array(path, (3,))", array((HUGE,))),
     "pickle, bytes": (CIFAR, b"\x80\x04\x8e" + struct.pack("<Q", HUGE) + b"abc."),

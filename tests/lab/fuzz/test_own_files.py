@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from zosam import files
-from zosam.lab import cli
+from zosam.lab import checkpoints, cli
 from zosam.lab import serialize as tree
 from zosam.lab.checkpoints import Progress
 from zosam.lab.paper.results_store import Book
@@ -60,12 +60,12 @@ def folder(made, tmp_path):
 
 
 def test_damaged_checkpoints(tmp_path):
-    path = files.save(tmp_path, 1, training().state())
+    path = checkpoints.save(tmp_path, 1, training().state())
     whole = path.read_bytes()
 
     def check(content):
         path.write_bytes(content)
-        files.load(path)
+        checkpoints.load(path)
         assert content == whole, "damage was not noticed"
 
     feed(damaged(whole), check)
@@ -78,7 +78,7 @@ def test_hostile_checkpoints_with_a_right_checksum(tmp_path):
 
     def check(content):
         path.write_bytes(checkpoint(content))
-        victim.load(files.load(path))
+        victim.load(checkpoints.load(path))
 
     feed(damaged(payload) | reheaded(payload), check)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from zosam.lab.models import build, deit_small, deit_tiny, resnet50
-from zosam.lab.models.catalog import Logits
+from zosam.lab.models.registry import Logits
 
 VIT = {
     "embeddings.patch_embeddings.projection": "patch_embed.proj",

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from zosam.files import Busy
+from zosam.lab.locks import Busy
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run, run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import os
 import zlib
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from zosam import files
 from zosam.lab.data.cifar import CIFAR10, read_split
 from zosam.lab.data.corrupt.linear import Pictures
 from zosam.lab.data.corrupt.severities import CORRUPTIONS, corrupt
 from zosam.lab.data.errors import DataError
-from zosam.lab.data.place import data_folder, write_whole
+from zosam.lab.data.place import data_folder
 from zosam.names import find
 
 FOLDER = "CIFAR-10-C"
@@ -61,7 +61,7 @@ def write_files(
     for name in names:
         find(CORRUPTIONS, name, "corruption")
     _claim(folder, x, seed)
-    write_whole(folder / "labels.npy", partial(np.save, arr=np.tile(y.astype(np.uint8), 5)))
+    files.write(folder / "labels.npy", partial(np.save, arr=np.tile(y.astype(np.uint8), 5)))
     shape = (5 * len(x), *x.shape[1:])
     names = [name for name in names if not _ready(folder / f"{name}.npy", shape)]
     with _pool(processes) as pool, Progress(console=Console(stderr=True)) as progress:
@@ -72,7 +72,7 @@ def write_files(
             for start, block in _blocks(x, name, seed, pool):
                 result[start : start + len(block)] = block
                 progress.advance(task, len(block))
-            write_whole(folder / f"{name}.npy", partial(np.save, arr=result))
+            files.write(folder / f"{name}.npy", partial(np.save, arr=result))
 
 
 def _blocks(x: Pictures, name: str, seed: int, pool: ProcessPoolExecutor | None) -> Iterator[tuple[int, Pictures]]:
@@ -113,7 +113,7 @@ def _claim(folder: Path, x: Pictures, seed: int) -> None:
     note = folder / NOTE
     ours = {"seed": seed, "method": METHOD, "pictures": hashlib.sha256(x.tobytes()).hexdigest()}
     if note.exists():
-        if json.loads(note.read_text()) != ours:
+        if files.read_json(note) != ours:
             raise DataError(
                 f"{folder} holds files of another seed or other pictures: remove it, or give another folder"
             )
@@ -121,7 +121,7 @@ def _claim(folder: Path, x: Pictures, seed: int) -> None:
     if folder.is_dir() and any(folder.glob("*.npy")):
         raise DataError(f"{folder} holds files that were not made here (the published ones?): give another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(note, lambda file: file.write(json.dumps(ours, indent=1).encode()))
+    files.write_json(note, ours)
 
 
 def _ready(path: Path, shape: tuple[int, ...]) -> bool:

@@ -1,0 +1,85 @@
+"""One process at a time in a folder: a lock that dies with its process and notices when the folder was moved away."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from zosam.files import NotWritten, not_written
+
+LOCK, MARKER = ".lock", ".lock-by-name"
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+
+
+class Busy(RuntimeError):
+    """Another process is at work in this folder."""
+
+
+class Held:
+    """A folder that this process holds."""
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self.folder, self.file, self.number = folder, file, _number(file)
+
+    def check(self) -> None:
+        """Whether it is still the folder that was locked: what was moved away keeps its lock, not its name."""
+        if _number(self.file) != self.number:
+            raise NotWritten(
+                f"{self.folder} was moved or removed while it was in use; nothing more is written to it. What it held"
+                " is whole: the same command, with the folder where it is now, goes on"
+            )
+
+
+@contextmanager
+def locked(folder: Path, wait: float = 0.0) -> Iterator[Held]:
+    """Hold the folder for this process alone, at most `wait` seconds later; what killed ones have left is removed.
+
+    The lock is the system's and goes when the process does, however it ends. On a file system without locks a file
+    that names the process stands for it, and one whose process has died on this machine is passed over.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _acquired(folder, wait)
+    except Timeout:
+        raise Busy(f"{folder} is in use by another process; wait for it, or use another folder") from None
+    except OSError as error:
+        raise not_written(folder, error) from error
+    try:
+        for aside in folder.rglob(".*.[0-9]*"):
+            if re.fullmatch(r"\..+\.\d+", aside.name) and aside.is_file():
+                aside.unlink(missing_ok=True)
+        yield Held(folder, Path(lock.lock_file))
+    finally:
+        lock.release()
+
+
+def _acquired(folder: Path, wait: float) -> BaseFileLock:
+    lock: BaseFileLock = FileLock(folder / LOCK, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=wait)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warnings.warn(
+            f"{folder} is on a file system without locks ({error.strerror}): the file {MARKER} stands for one. If a"
+            " training on another machine was killed, remove it there before you go on",
+            stacklevel=5,
+        )
+        lock = SoftFileLock(folder / MARKER)
+        lock.acquire(timeout=wait)
+    return lock
+
+
+def _number(file: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,34 @@
+"""Room on the disk is looked for before a training begins."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from zosam import files
+from zosam.lab import disk_space as room
+
+
+def test_room(tmp_path):
+    room.check_room(tmp_path, 10_000, 3)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(files.NotWritten, match=r"2 checkpoints of 1,[\d,]+ bytes"):
+        room.check_room(tmp_path, 1 << 60, 2)
+    assert not list(tmp_path.iterdir())
+
+
+def unsupported(*_):
+    raise OSError(errno.EOPNOTSUPP, "not here")
+
+
+@pytest.mark.parametrize("reserve", [unsupported, None])
+def test_room_on_a_system_that_cannot_reserve(tmp_path, monkeypatch, reserve):
+    monkeypatch.delattr(os, "posix_fallocate")
+    if reserve is not None:
+        monkeypatch.setattr(os, "posix_fallocate", reserve, raising=False)
+    room.check_room(tmp_path, 10_000, 3)
+    with pytest.raises(files.NotWritten, match="No space left"):
+        room.check_room(tmp_path, 1 << 60, 1)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,81 @@
+"""The library is small: it needs torch, numpy and safetensors, and knows nothing of the laboratory around it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import zosam
+
+SRC = Path(zosam.__file__).parent
+ONLY_FOR_THE_LAB = ("tyro", "rich", "scipy", "sklearn", "filelock")
+
+
+def python(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_library_imports_nothing_of_the_laboratory():
+    code = """
+import sys
+import torch  # it imports some of these by itself, depending on what is installed
+before = set(sys.modules)
+import zosam, zosam.optim, zosam.sparse, zosam.kernels, zosam.distributed.ddp, zosam.distributed.sharded_files
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before} | {n for n in sys.modules if ".lab" in n}))
+"""
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+    assert not {*ONLY_FOR_THE_LAB, "PIL", "matplotlib"} & set(done.stdout.split())
+    assert "zosam.lab" not in done.stdout
+
+
+def test_the_library_trains_without_what_the_laboratory_needs():
+    code = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+import torch, zosam
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = zosam.ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+sparse = zosam.SET(model, optimizer, sparsity=0.5)
+x, y = torch.randn(16, 8), torch.randint(2, (16,))
+for _ in range(2):
+    loss = optimizer.step(lambda: torch.nn.functional.cross_entropy(model(x), y))
+print(float(loss))
+"""
+    done = python(code, *(name for name in ONLY_FOR_THE_LAB if name != "filelock"))  # torch needs that one
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
+
+
+def test_without_the_laboratory_the_command_says_what_to_install():
+    for name in ONLY_FOR_THE_LAB:
+        code = "import sys; sys.modules[sys.argv.pop()] = None; import zosam.__main__ as m; m.main()"
+        done = python(code, name)
+        assert done.returncode == 1
+        assert f"needs {name}, not installed here: pip install 'zosam[lab]'" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_said_once():
+    stated = importlib.metadata.version("zosam")
+    assert zosam.__version__ == stated
+    text = (SRC.parents[1] / "pyproject.toml").read_text()
+    assert "zosam.__version__" in text
+    assert f'version = "{stated}"' not in text
+
+
+def test_no_file_name_twice_and_none_too_long():
+    files = [p for p in (SRC / "lab").rglob("*.py") if p.name not in {"__init__.py", "base.py"}]
+    assert [name for name, count in Counter(p.name for p in files).items() if count > 1] == []
+    assert {p.name for p in files if len(p.read_text().splitlines()) > 300} == set()
+
+
+def test_nothing_waits_for_one_system():
+    """No module of ours imports what only some systems have, unless it is asked to."""
+    only_posix = re.compile(r"^(import|from) (fcntl|resource|pwd|grp|termios)\b", re.MULTILINE)
+    assert [p for p in SRC.rglob("*.py") if only_posix.search(p.read_text())] == []
