@@ -73,8 +73,8 @@ class Training:
         os.kill(self.process.pid, number)
         return self.ends()
 
-    def wait_for(self, checkpoints: int) -> None:
-        while len(checkpoints.of(self.folder)) < checkpoints and self.process.is_alive():
+    def wait_for(self, count: int) -> None:
+        while len(checkpoints.of(self.folder)) < count and self.process.is_alive():
             time.sleep(0.002)
 
 

@@ -1,7 +1,8 @@
 """The largest eigenvalues of the Hessian of the loss: the steepest curvature at the weights, with no radius to choose.
 
 Lanczos with full re-orthogonalisation; the Hessian is never formed, only its products with vectors, each the cost of
-a few backward passes. One vector as long as the active weights is kept for every step.
+a few backward passes. One vector as long as the active weights is kept for every step. scipy's eigsh restarts to keep
+fewer of them, for which it needs more products, and brings every vector to the CPU.
 """
 
 from __future__ import annotations
