@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 from zosam import files
+from zosam.lab import checkpoints
 from zosam.lab.run import Run
 
 LOGS = tempfile.TemporaryDirectory()  # never on a disk that is filled
