@@ -32,6 +32,10 @@ from zosam.lab.settings import Choice, Chosen, typed
 from zosam.lab.where import Where
 
 SCHEMA = 1  # of descriptions: a number more when a field, or what one means, changes
+OFF: dict[str, Any] = {  # what is off has no effect and no place in an address: a new feature leaves old ones alone
+    "nesterov": False, "weight_decay_on": "all", "clip": None, "label_smoothing": 0.0, "ema": None,
+    "precision": "fp32", "diagnostics": False, "rho": None,
+}  # fmt: skip
 LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
 
 
@@ -147,15 +151,13 @@ class Run:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             found[field.name] = value.whole if isinstance(value, Choice) else value
-        del found["length"]
-        if self.method.name == "dense":
-            del found["sparsity"]
         if OPTIMIZER.knows(self.optimizer):
             rho = rho_of(self)
             found["rho"] = rho.whole if isinstance(rho, Choice) else rho
-        if found["rho"] is None:
-            del found["rho"]
-        return found
+        off = {name for name, value in OFF.items() if found[name] == value} | {"length"}
+        off |= {"sparsity"} if self.method.name == "dense" else set()
+        off |= {"weight_decay_on"} if self.weight_decay == 0 else set()
+        return {name: value for name, value in found.items() if name not in off}
 
     def written(self) -> dict[str, Any]:
         """What is not at its default, as one would write it."""
