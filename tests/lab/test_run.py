@@ -52,6 +52,11 @@ def test_equal_trainings_have_equal_addresses():
         ({"optimizer": "asam"}, {"optimizer": "asam", "rho": 0.5}),
         ({"optimizer": "sgd"}, {"optimizer": "sgd", "rho": 0.1}),
         ({"method": "dense"}, {"method": "dense", "sparsity": 0.5}),
+        ({"optimizer": "zosam"}, {"optimizer": "zosam:probe=gaussian(1),decide=central(batch_fraction=1)"}),
+        (
+            {"optimizer": "zosam.fast"},
+            {"optimizer": "zosam:probe=rademacher,decide=central(batch_fraction=1/8),every=2", "rho": 0.05},
+        ),
         ({"weight_decay": 0.0}, {"weight_decay": 0.0, "weight_decay_on": "weights"}),
         ({"model": "resnet20"}, {"model": "resnet20:stem_stride=1"}),
         ({"data": "cifar10"}, {"data": "cifar10:validation=0"}),
@@ -187,7 +192,7 @@ def test_nothing_is_loaded_to_refuse_nonsense():
 import sys, time
 from zosam.lab.run import Run
 Run(data="cifar100:train=7", model="resnet50")
-for wrong in ({"method": "rigl:drop_fraction=7"}, {"optimizer": "zosam:estimator=foo"}):
+for wrong in ({"method": "rigl:drop_fraction=7"}, {"optimizer": "zosam:scale=foo"}):
     began = time.perf_counter()
     try:
         Run(**wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,6 +94,19 @@ def rho_of(what: Run) -> float | Choice | None:
         return None
     own: float | None = rho.default
     return own if what.rho is None else what.rho
+
+
+@cache
+def spelled_out(preset: Choice) -> Choice:
+    """A preset such as zosam.fast as the optimizer that it makes, with the settings in which that one differs."""
+
+    def base() -> torch.optim.Optimizer:
+        return torch.optim.SGD([nn.Parameter(torch.zeros(1, 1))], lr=0.1, momentum=0.9)
+
+    made = optim.PRESETS[preset.name](base(), **preset.settings)
+    plain = type(made)(base()).settings()
+    settings = {n: getattr(made, n) for n, text in made.settings().items() if text != plain[n]}
+    return OPTIMIZER.read(str(Choice(type(made).__name__.lower(), "", settings)))
 
 
 def check(what: Run) -> None:

@@ -20,7 +20,7 @@ import torch
 from zosam import files
 from zosam.distributed.ranks import joined
 from zosam.lab import data, models
-from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of
+from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of, spelled_out
 from zosam.lab.attempt import attempt
 from zosam.lab.learning_rate import SCHEDULE
 from zosam.lab.length import stretched
@@ -30,6 +30,7 @@ from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
 from zosam.lab.settings import Choice, Chosen, typed
 from zosam.lab.where import Where
+from zosam.optim import PRESETS
 
 SCHEMA = 1  # of descriptions: a number more when a field, or what one means, changes
 OFF: dict[str, Any] = {  # what is off has no effect and no place in an address: a new feature leaves old ones alone
@@ -110,6 +111,9 @@ class Run:
         if self.ema is not None and not 0 <= self.ema < 1:
             raise ValueError(f"ema must be at least 0 and below 1, not {self.ema}")
         self._stretch()
+        if self.optimizer.name in PRESETS:
+            object.__setattr__(self, "rho", rho_of(self))
+            object.__setattr__(self, "optimizer", spelled_out(self.optimizer))
         if self.model.name in models.MODELS:
             _fits(self.model)
         if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
