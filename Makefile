@@ -39,8 +39,8 @@ test-ray: setup  ## sweeps on a Ray cluster of this machine
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt ray
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/lab/paper/test_cluster.py
 
-test-long: setup ## thirty kills and five minutes of hostile files
-	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest tests/lab/faults tests/lab/fuzz
+test-long: setup ## every law for every pair, thirty kills and five minutes of hostile files
+	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto tests/laws tests/lab/faults tests/lab/fuzz
 
 wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
 	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"

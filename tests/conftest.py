@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from zosam.sparse import METHODS, Sparsity
 
 torch.set_num_threads(1)
 
+LONG = bool(os.environ.get("ZOSAM_LONG"))
+SCALES = ("filter", "element")
+TYPICAL = {"sgd", "sam", "zosam", "rwp", None, "rigl", "topkast"}  # optimizers and methods that go with all others
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
@@ -87,8 +91,10 @@ class Trial:
         if self.sparse_first:
             self._make_sparse()
         if not self.bare:
-            cls = OPTIMIZERS[self.optimizer_name]
-            self.optimizer = cls(base, **fitting(cls, rho=self.rho, **self.settings))
+            name, _, scale = self.optimizer_name.partition("/")
+            cls = OPTIMIZERS[name]
+            settings = {"rho": self.rho, **({"scale": scale} if scale else {}), **self.settings}
+            self.optimizer = cls(base, **fitting(cls, **settings))
         if not self.sparse_first:
             self._make_sparse()
         torch.manual_seed(7)
@@ -151,10 +157,21 @@ def trial() -> type[Trial]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`optimizer_name`, `method` (with none) and `dynamic_method` run over everything that the package lists."""
-    if "optimizer_name" in metafunc.fixturenames:
-        metafunc.parametrize("optimizer_name", sorted(OPTIMIZERS))
-    if "method" in metafunc.fixturenames:
-        metafunc.parametrize("method", [None, *sorted(METHODS)])
-    if "sparse_method" in metafunc.fixturenames:
-        metafunc.parametrize("sparse_method", sorted(METHODS))
+    """`optimizer_name`, `method` (with none) and `sparse_method` run over everything that the package lists.
+
+    Of all pairs, those with one of some typical optimizers or methods are tried every time, the others by
+    `make test-long`. `sam/filter` is SAM in the metric of filters.
+    """
+    scaled = [f"{name}/{scale}" for name, cls in OPTIMIZERS.items() for scale in SCALES if "scale" in settings_of(cls)]
+    asked = set(metafunc.fixturenames)
+    which = next((name for name in ("method", "sparse_method") if name in asked), None)
+    methods = [*([None] if which == "method" else []), *sorted(METHODS)]
+    if "optimizer_name" in asked and which is not None:
+        pairs = [(o, m) for o in sorted(OPTIMIZERS) for m in methods]
+        pairs = [(o, m) for o, m in pairs if LONG or o in TYPICAL or m in TYPICAL]
+        pairs += [(o, m) for o in scaled for m in methods if m in ({None, "rigl"} if LONG else {"rigl"})]
+        metafunc.parametrize(("optimizer_name", which), pairs)
+    elif "optimizer_name" in asked:
+        metafunc.parametrize("optimizer_name", [*sorted(OPTIMIZERS), *scaled])
+    elif which is not None:
+        metafunc.parametrize(which, methods)

@@ -1,0 +1,435 @@
+"""Loops that would go wrong without a word: gathered gradients, steps that never climb, perturbations too short."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from zosam.names import fitting
+from zosam.optim import GSAM, OPTIMIZERS, RWP, SAM, SGD, ZOSAM, LookSAM, Pair, RandomSAM, SharpnessAware, schedules
+
+X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 3
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loss_of(model, keep=slice(None)):
+    return F.cross_entropy(model(X[keep]), Y[keep])
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# --- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_earlier_micro_batches_are_not_dropped():
+    model = net()
+    optimizer = SAM(sgd(model))
+    loss_of(model, slice(0, 8)).backward()
+    before = flat(model)
+    with pytest.raises(RuntimeError, match="micro-batches are there"):
+        optimizer.step(lambda: loss_of(model, slice(8, 16)))
+    assert torch.equal(flat(model), before)
+    optimizer.zero_grad()
+    optimizer.step(lambda: loss_of(model))
+    optimizer.step(lambda: loss_of(model))  # what the step itself has left is no sign of gathering
+    loss_of(model).backward()
+    with pytest.raises(RuntimeError, match="stay=False"):
+        optimizer.step(lambda: loss_of(model))
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_loop_that_clears_its_gradients_is_left_alone(set_to_none):
+    model = net()
+    optimizer = ZOSAM(sgd(model))
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        optimizer.step(lambda: loss_of(model))
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - {"esam"}))
+@pytest.mark.parametrize("last_by_closure", [False, True])
+def test_a_window_climbs_once_and_gathers_all_micro_batches_there(name, last_by_closure):
+    """As by hand: the offset of the first micro-batch, the mean gradient of both there, one step of the base."""
+    model, plain = (nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)) for _ in range(2))
+    plain.load_state_dict(model.state_dict())
+    cls, parts = OPTIMIZERS[name], (slice(0, 8), slice(8, 16))
+    optimizer, hand = (cls(sgd(m), **fitting(cls, rho=0.3)) for m in (model, plain))
+    for _ in range(3):
+        optimizer.zero_grad()
+        optimizer.ascend(lambda: loss_of(model, parts[0]), stay=False)
+        home = flat(model)
+        with optimizer.perturbed():
+            (loss_of(model, parts[0]) / 2).backward()
+        assert torch.equal(flat(model), home)  # in between, validation and checkpoints see clean weights
+        if last_by_closure:
+            optimizer.step(lambda: loss_of(model, parts[1]) / 2)
+        else:
+            with optimizer.perturbed():
+                (loss_of(model, parts[1]) / 2).backward()
+            optimizer.step()
+        hand.ascend(lambda: loss_of(plain, parts[0]))
+        for part in parts:
+            (loss_of(plain, part) / 2).backward()
+        hand.step()
+        torch.testing.assert_close(flat(model), flat(plain), rtol=1e-6, atol=1e-7)
+
+
+def test_being_perturbed_needs_an_ascent():
+    optimizer = SAM(sgd(net()))
+    with pytest.raises(RuntimeError, match="ascend"), optimizer.perturbed():
+        pass
+
+
+# --- steps that do nothing -------------------------------------------------------------------------------------------
+
+
+def bare(optimizer, model, n):
+    for _ in range(n):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def test_a_wrapper_that_never_climbs_says_so_once():
+    model = net()
+    optimizer = SAM(sgd(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bare(optimizer, model, 1)
+    with pytest.warns(UserWarning, match="without a climb"):
+        bare(optimizer, model, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bare(optimizer, model, 3)
+        bare(SGD(sgd(model)), model, 3)
+        bare(SAM(sgd(model), rho=0.0), model, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "short", "long"), [(SAM, 1e-7, 0.05), (ZOSAM, 1e-4, 1.0), (RandomSAM, 1e-4, 1.0), (RWP, 1e-5, 0.2)]
+)
+def test_a_perturbation_too_short_to_matter_is_said_once_with_one_that_would(make, short, long):
+    for rho, expected in ((short, 1), (long, 0)):
+        model = net()
+        optimizer = make(sgd(model), rho=rho)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(30):
+                optimizer.step(lambda model=model: loss_of(model))
+        about = [str(w.message) for w in said if "of their length" in str(w.message)]
+        assert len(about) == expected
+        if about:
+            times = float(about[0].partition("a rho ")[2].partition(" times")[0])
+            assert times * rho * 100 > short  # a number that can be acted on
+            assert times > 10
+
+
+# --- rho in the groups -----------------------------------------------------------------------------------------------
+
+
+def test_rho_lies_in_the_groups_is_saved_and_travels():
+    model = net()
+    groups = [{"params": model[0].parameters(), "rho": 0.4}, {"params": model[3].parameters()}]
+    optimizer = SAM(torch.optim.SGD(groups, lr=0.1), rho=0.1)
+    assert [g["rho"] for g in optimizer.param_groups] == [0.4, 0.1]
+    optimizer.param_groups[1]["rho"] = 0.7
+    state = copy.deepcopy(optimizer.state_dict())
+    assert [g["rho"] for g in state["param_groups"]] == [0.4, 0.7]
+    other = SAM(torch.optim.SGD([{"params": g["params"]} for g in groups_of(model)], lr=0.1), rho=0.1)
+    other.load_state_dict(state)
+    assert other.rhos() == [0.4, 0.7]
+
+
+def groups_of(model):
+    return [{"params": list(model[0].parameters())}, {"params": list(model[3].parameters())}]
+
+
+def test_a_schedule_writes_rho_and_a_group_of_its_own_is_refused():
+    model = net()
+    optimizer = SAM(sgd(model), rho=schedules.Late(0.5, 0.3, 4))
+    seen = []
+    for _ in range(4):
+        optimizer.step(lambda: loss_of(model))
+        seen.append(optimizer.param_groups[0]["rho"])
+    assert seen == [0.0, 0.0, 0.3, 0.3]
+    base = torch.optim.SGD([{"params": model.parameters(), "rho": 0.1}], lr=0.1)
+    with pytest.raises(ValueError, match="schedule would overwrite"):
+        SAM(base, rho=schedules.Late(0.5, 0.3, 4))
+
+
+def test_sam_on_norm_layers_only_is_a_setting_of_a_group():
+    model = net()
+    norms, others = list(model[1].parameters()), [*model[0].parameters(), *model[3].parameters()]
+    optimizer = SAM(torch.optim.SGD([{"params": norms}, {"params": others, "perturb": False}], lr=0.1), rho=0.5)
+    home = flat(model)
+    optimizer.ascend(lambda: loss_of(model))
+    moved = flat(model) - home
+    assert moved.norm() == pytest.approx(0.5, rel=1e-5)
+    assert moved[: 5 * 8 + 8].eq(0).all()
+    optimizer.restore()
+
+
+def test_a_group_whose_rho_is_zero_is_not_moved_by_probes_either():
+    model = net()
+    groups = [{"params": model[0].parameters(), "rho": 0.0}, {"params": model[3].parameters()}]
+    optimizer = ZOSAM(torch.optim.SGD(groups, lr=0.0), rho=0.5)
+    still = model[0].weight.detach().clone()
+
+    def closure():
+        assert torch.equal(model[0].weight, still)
+        return loss_of(model)
+
+    optimizer.step(closure)
+
+
+# --- what passes leave behind ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sam", "gsam", "looksam", "zosam", "rwp"])
+def test_parameters_outside_all_groups_get_the_gradient_of_one_pass(name):
+    model, frozen = net(), net()
+    optimizer = OPTIMIZERS[name](torch.optim.SGD(model[3].parameters(), lr=0.0), rho=1e-6)
+    outside = [*model[0].parameters(), *model[1].parameters()]
+    for p in outside:
+        p.grad = torch.ones_like(p)
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(model))
+    torch.autograd.backward(loss_of(frozen))
+    for p, q in zip(outside, [*frozen[0].parameters(), *frozen[1].parameters()], strict=True):
+        torch.testing.assert_close(p.grad, 1 + 2 * q.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sam", "zosam", "looksam"])
+def test_pythons_and_numpys_random_streams_move_as_in_one_pass(name):
+    model = net()
+    optimizer, drawn = OPTIMIZERS[name](sgd(model)), []
+
+    def closure():
+        drawn.append((random.random(), float(np.random.rand())))  # noqa: NPY002
+        return loss_of(model)
+
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    optimizer.step(closure)
+    assert len(set(drawn)) == 1
+    after = random.random(), float(np.random.rand())  # noqa: NPY002
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    assert drawn[0] == (random.random(), float(np.random.rand()))  # noqa: NPY002
+    assert after == (random.random(), float(np.random.rand()))  # noqa: NPY002
+
+
+def penalty(model, by):
+    """A loss with a gradient inside: by the inputs, as physics-informed networks have it, or by the weights."""
+    x = X.clone().requires_grad_()
+    loss = F.cross_entropy(model(x), Y)
+    inside = torch.autograd.grad(loss, x if by == "inputs" else list(model.parameters()), create_graph=True)
+    return loss + sum(g.square().sum() for g in inside)
+
+
+@pytest.mark.parametrize("by", ["inputs", "weights"])
+@pytest.mark.parametrize("form", ["pure", "backward", "autograd.backward"])
+def test_probes_of_closures_that_use_autograd_inside(by, form):
+    def train(inside):
+        model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        torch.manual_seed(0)
+        for p in model.parameters():
+            nn.init.normal_(p)
+        optimizer = ZOSAM(sgd(model), rho=0.5)
+
+        def closure():
+            loss = penalty(model, by)
+            if inside == "backward":
+                optimizer.zero_grad()
+                loss.backward()
+            elif inside == "autograd.backward":
+                optimizer.zero_grad()
+                torch.autograd.backward([loss])
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+        return flat(model)
+
+    torch.testing.assert_close(train(form), train("pure"))
+
+
+def test_gsam_under_a_scaler():
+    """The gradient of the climb must be in the unit of the other one: given the scaler it is, else it is refused."""
+    model, plain = net(), net()
+    optimizer, reference = GSAM(sgd(model), rho=0.3), GSAM(sgd(plain), rho=0.3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for _ in range(3):
+        optimizer.ascend(lambda: loss_of(model), scaler=scaler)
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        reference.step(lambda: loss_of(plain))
+        torch.testing.assert_close(flat(model), flat(plain), rtol=1e-4, atol=1e-5)
+    for make in (GSAM, LookSAM):
+        model = net()
+        wrong = make(sgd(model), rho=0.3)
+        before = flat(model)
+        wrong.ascend(lambda model=model: scaler.scale(loss_of(model)))
+        scaler.scale(loss_of(model)).backward()
+        if make is GSAM:
+            with pytest.raises(ValueError, match="scaler=scaler"):
+                scaler.step(wrong)
+            assert torch.equal(flat(model), before)
+            scaler.update()
+
+
+def test_looksams_memory_is_saved_with_its_mask():
+    from zosam.sparse import SET
+
+    def made():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
+        optimizer = LookSAM(sgd(model), rho=0.3, k=4)
+        return model, optimizer, SET(model, optimizer, 0.5, every=1, until=100)
+
+    model, optimizer, _ = made()
+    for _ in range(6):
+        optimizer.step(lambda: loss_of(model))
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    for order in ("weights first", "optimizer first"):
+        other, again, _ = made()
+        loads = [lambda o=other: o.load_state_dict(weights), lambda a=again: a.load_state_dict(state)]
+        for load in loads if order == "weights first" else loads[::-1]:
+            load()
+        kept = again.recall("orthogonal")
+        torch.testing.assert_close(kept, optimizer.recall("orthogonal"))
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_complex_parameters_are_refused_with_the_way_out():
+    w = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(TypeError, match="view_as_real"):
+        SAM(torch.optim.SGD([w], lr=0.1)).step(lambda: w.abs().sum())
+    real = nn.Parameter(torch.ones(2))
+    groups = [{"params": [w], "perturb": False}, {"params": [real]}]
+    SAM(torch.optim.SGD(groups, lr=0.1)).step(lambda: w.abs().sum() + real.square().sum())
+    assert not torch.equal(real, torch.ones(2))
+
+
+def test_sparse_gradients_are_climbed_along_and_not_changed():
+    def made(make):
+        torch.manual_seed(0)
+        table = nn.Embedding(6, 4, sparse=True)
+        return table, make(torch.optim.SGD(table.parameters(), lr=0.1), rho=0.3)
+
+    rows = torch.tensor([1, 3, 3])
+    table, optimizer = made(SAM)
+    dense = nn.Embedding(6, 4)
+    dense.load_state_dict(table.state_dict())
+    other = SAM(torch.optim.SGD(dense.parameters(), lr=0.1), rho=0.3)
+    for _ in range(3):
+        optimizer.step(lambda: table(rows).square().sum())
+        other.step(lambda: dense(rows).square().sum())
+    torch.testing.assert_close(table.weight, dense.weight)
+    table, optimizer = made(GSAM)
+    with pytest.raises(TypeError, match="sparse=False"):
+        optimizer.step(lambda: table(rows).square().sum())
+
+
+def test_lbfgs_is_no_base():
+    with pytest.raises(TypeError, match="one gradient"):
+        SAM(torch.optim.LBFGS(net().parameters()))
+
+
+def test_a_copy_made_after_a_scheduler_trains_its_own_model():
+    model = net()
+    optimizer = ZOSAM(sgd(model))
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    other, twin = copy.deepcopy((model, optimizer))
+    before, theirs = flat(model), flat(other)
+    twin.step(lambda: loss_of(other))
+    assert torch.equal(flat(model), before)
+    assert not torch.equal(flat(other), theirs)
+
+
+def test_a_state_of_another_method_is_refused_and_other_settings_are_said():
+    model = net()
+    state = ZOSAM(sgd(model)).state_dict()
+    with pytest.raises(ValueError, match="a state of ZOSAM, not of SAM"):
+        SAM(sgd(model)).load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"every 1, not 2"):
+        ZOSAM(sgd(model), every=2).load_state_dict(state)
+
+
+# --- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A module of one's own: torch does not compile its own ones when they are compiled in place."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return self.inside(x)
+
+
+def blocks():
+    torch.manual_seed(0)
+    return Block(nn.Sequential(Block(nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU())), nn.Linear(8, 3)))
+
+
+MAKE = {"sam": SAM, "zosam": ZOSAM, "rwp": RWP, "pair": lambda base, rho: ZOSAM(base, rho, decide=Pair())}
+FORMS = ["torch.compile(model)", "model.compile()", "blocks", "loss"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", MAKE)
+def test_compiled_in_every_form_there_are_two_graphs_at_most(form, name):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model, eager, make = blocks(), blocks(), MAKE[name]
+    run, loss = model, loss_of
+    if form == "torch.compile(model)":
+        run = torch.compile(model, backend="aot_eager")
+    elif form == "model.compile()":
+        model.compile(backend="aot_eager")
+    elif form == "blocks":
+        model.inside[0].compile(backend="aot_eager")
+    else:
+        loss = torch.compile(loss_of, backend="aot_eager")
+    a, b = make(sgd(model), rho=0.3), make(sgd(eager), rho=0.3)
+    graphs = []
+    for _ in range(10):
+        a.step(lambda: loss(run))
+        b.step(lambda: loss_of(eager))
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert 1 <= graphs[-1] <= 2, graphs
+    torch.testing.assert_close(flat(model), flat(eager), rtol=1e-4, atol=1e-5)
+    assert model.inside[0].inside[1].num_batches_tracked == 10
+
+
+def test_steps_type_check():
+    """`step(closure)` gives the loss, `step()` nothing: mypy reads it so, and so it is."""
+    model = net()
+    optimizer: SharpnessAware = SAM(sgd(model))
+    assert optimizer.step(lambda: loss_of(model)).item() > 0
+    optimizer.ascend(lambda: loss_of(model))
+    loss_of(model).backward()
+    assert optimizer.step() is None
