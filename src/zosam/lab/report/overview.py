@@ -44,7 +44,9 @@ def tradeoff(arms: Sequence[Arm]) -> Figure:
         "kind": "scatter",
         "title": "Accuracy against cost",
         "note": "A dot for each seed, larger where the arm is on the front: no other reaches its mean accuracy at its"
-        " mean cost. Lines join the same arm at several lengths of training." + busy * (noise > BUSY),
+        " mean cost. Lines join the same arm at several lengths of training; arms of equal cost stand side by side."
+        + busy
+        * (noise > BUSY),
         "y": "test accuracy of the last epoch, %",
         "x": units,
         "panels": panels,

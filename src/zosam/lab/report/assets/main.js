@@ -32,7 +32,8 @@ function head() {
 function addTable(place, table) {
   const id = `table-${slug(table.name)}`, view = tableView(table), notes = el("ul", { class: "notes" });
   for (const [text, mark] of view.letters) notes.append(el("li", { dir: "auto" }, el("sup", {}, mark), ` ${text}`));
-  for (const text of table.notes || []) notes.append(el("li", { dir: "auto" }, text));
+  const said = [...view.letters.keys()];
+  for (const text of (table.notes || []).filter((note) => !said.some((other) => note.includes(other)))) notes.append(el("li", { dir: "auto" }, text));
   place.add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` }, heading(id, table, downloads(table.name, view)),
     table.note ? el("p", { class: "note", dir: "auto" }, table.note) : null, view.node, notes.children.length ? notes : null), id, table.title);
 }

@@ -50,7 +50,7 @@ KINDS.scatter = (figure, stage) => {
       }
       root.append(group);
     }
-    labels(pen, centre, area, look);
+    labels(pen, centre, dots, area, look);
     legend(root, top.placed, stage, look);
     root.append(reader(area, dots, look, tell));
     return root;
@@ -60,7 +60,7 @@ KINDS.scatter = (figure, stage) => {
   function asides(arms, at, width) {
     const places = new Map();
     for (const arm of arms) places.set(at(arm).toFixed(1), [...(places.get(at(arm).toFixed(1)) || []), arm]);
-    const step = (n) => Math.min(7, (width * 0.12) / n);
+    const step = (n) => Math.min(7, (width * 0.07) / n);
     return new Map([...places.values()].flatMap((own) => own.map((arm, k) => [arm, (k - (own.length - 1) / 2) * step(own.length)])));
   }
 
@@ -85,14 +85,15 @@ KINDS.scatter = (figure, stage) => {
     }
   }
 
-  // The front is named, as far as names do not touch.
-  function labels(pen, centre, area, look) {
+  // The front is named, as far as names touch neither one another nor many dots.
+  function labels(pen, centre, dots, area, look) {
     const taken = [];
     for (const arm of onFront().reverse()) {
       const text = `${arm.name}, ${arm.where}`, wide = textWidth(text, 11), [px, py] = centre(arm);
       const touches = (box) => taken.some((b) => box[0] < b[2] + 6 && box[2] > b[0] - 6 && box[1] < b[3] + 2 && box[3] > b[1] - 2);
+      const crowd = (b) => dots.filter((dot) => dot.px > b[0] && dot.px < b[2] && dot.py > b[1] && dot.py < b[3]).length;
       const box = [px - wide - 10, px + 10].map((left) => [left, py - 22, left + wide, py - 8])
-        .find((b) => b[0] > area.left && b[2] < area.right && b[1] > area.top && !touches(b));
+        .find((b) => b[0] > area.left && b[2] < area.right && b[1] > area.top && !touches(b) && crowd(b) < 3);
       if (!box) continue;
       taken.push(box);
       const word = pen.text(box[0], py - 11, text, { size: 11, fill: look.ink });

@@ -45,7 +45,7 @@ KINDS.tiles = (figure) => {
     figure.columns.forEach((_, j) => { // the scale of each column below it
       const x = side + (j + (inputs ? 1 : 0)) * (size + 6);
       for (let k = 0; k < 32; k++) pen.rect(x + (k * size) / 32, bottom + 6, size / 32 + 0.4, 7, paint(mix(MAPS.sequential, (k + 0.5) / 32)));
-      pen.text(x, bottom + 27, show(scales[j][0]), { size: 10, fill: look.soft });
+      if (size > 56) pen.text(x, bottom + 27, show(scales[j][0]), { size: 10, fill: look.soft });
       pen.text(x + size, bottom + 27, show(scales[j][1]), { size: 10, anchor: "end", fill: look.soft });
     });
     return root;
