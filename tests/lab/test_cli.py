@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -34,6 +35,24 @@ def test_list_names_everything_with_a_line_each(monkeypatch, capsys):
             assert len(lines[name].split()) > 2, f"{name} has no description"
 
 
+def test_results_for_programs(monkeypatch, capsys, tmp_path):
+    code, out, _ = call(monkeypatch, capsys, "list", "--json")
+    assert not code
+    assert {"kind": "optimizers", "name": "sam"}.items() <= json.loads(out)[1].items()
+    code, out, _ = call(monkeypatch, capsys, "figure", "list", "--csv")
+    assert not code
+    assert out.splitlines()[0] == "name,title"
+    arguments = ("table", "1", "--no-train", "--out", tmp_path, "--only", "^SNIP . ZO-SAM / CIFAR-10 90")
+    code, out, _ = call(monkeypatch, capsys, *arguments, "--json")
+    assert not code
+    ours = {r["row"]: r for r in json.loads(out) if r["column"] == "CIFAR-10 90 %"}
+    assert ours["SNIP + ZO-SAM"]["paper"] == "93.38 ± 0.12 (+0.79)"
+    assert (ours["SNIP"]["mean"], ours["SNIP"]["verdict"]) == (None, "not run")
+    code, _, err = call(monkeypatch, capsys, *arguments, "--json", "--csv")
+    assert code == 2
+    assert "--json or --csv" in err
+
+
 def test_train_then_show(monkeypatch, capsys, tmp_path):
     code, out, _ = call(
         monkeypatch, capsys, "train", "--out", tmp_path, "--epochs", 1, "--batch-size", 512, "--optimizer", "sam"
@@ -46,6 +65,11 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert "finished" in out
     assert "sam  (not the default)" in out
     assert "90.00%" in out
+    code, out, _ = call(monkeypatch, capsys, "show", folder, "--json")
+    assert json.loads(out)[0]["status"] == "finished"
+    code, out, _ = call(monkeypatch, capsys, "show", folder, "--csv")
+    assert len(out.splitlines()) == 2
+    assert "test_accuracy" in out
     sizes = {}
     for form in ("dense", "compressed"):
         code, out, _ = call(monkeypatch, capsys, "export", folder, "--form", form, "--out", tmp_path / form)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from zosam.lab.locks import Busy
@@ -19,6 +19,7 @@ from zosam.lab.radius import Radius
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.lab.settings import Chosen
+from zosam.lab.terminal import Cells, Column, Output, Printed, plain, show_table
 from zosam.lab.where import Where
 from zosam.names import summary
 
@@ -52,76 +53,83 @@ def train(
 
 
 @app.command(name="list")
-def list_() -> None:
-    """Every optimizer, sparse method, network and data set, with one line each."""
+def list_(output: Printed = Output()) -> None:
+    """Every optimizer, sparse method, network and data set, with one line each.
+
+    Args:
+        output: In which form to print them.
+    """
     from zosam.lab.data import DATA
     from zosam.lab.models import MODELS
     from zosam.optim import OPTIMIZERS
     from zosam.sparse import METHODS
 
-    for title, things in (
-        ("optimizers", OPTIMIZERS),
-        ("sparse methods", METHODS),
-        ("networks", MODELS),
-        ("data sets", DATA),
-    ):
-        table = Table("name", "", title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
-        for name, thing in things.items():
-            table.add_row(f"  [bold]{name}[/bold]", summary(thing))
-        console.print(table, end="\n\n")
+    kinds: dict[str, Mapping[str, object]] = {
+        "optimizers": OPTIMIZERS, "sparse methods": METHODS, "networks": MODELS, "data sets": DATA,
+    }  # fmt: skip
+    if not output.is_plain:
+        records = [(kind, name, thing) for kind, things in kinds.items() for name, thing in things.items()]
+        output.write([{"kind": kind, "name": name, "summary": summary(thing)} for kind, name, thing in records])
+        return
+    rows: list[Cells | Text] = []
+    for kind, things in kinds.items():
+        rows.append(Text(kind, style="italic"))
+        rows += [[Text(f"  {name}", style="bold"), summary(thing)] for name, thing in things.items()]
+        rows.append(Text())
+    show_table(console, [Column("name"), Column("", prose=True)], rows, head=False)
 
 
 @app.command
-def show(path: Annotated[Path, tyro.conf.Positional]) -> None:
+def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()) -> None:
     """How a run was made and how it ended.
 
     Args:
         path: The run's folder.
+        output: In which form to print it; JSON holds every epoch, CSV has a line for each.
     """
     if not (path / "record.json").exists():
         begun = (path / "run.json").exists()
         raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
     record = read_record(path)
+    if not output.is_plain:
+        output.write(record["epochs"] if output.csv else [record])
+        return
     last = record["epochs"][-1]
     best = max(record["epochs"], key=lambda e: e["test_accuracy"])
     what, defaults = Run.read(record["run"]), Run().description
-    table = Table(box=None, show_header=False, pad_edge=False)
+    rows: list[Cells | Text] = []
     for field, value in what.description.items():
         shown = getattr(what, field, value) if isinstance(value, str) else value  # the shortest spelling
         mark = "" if defaults.get(field) == value else "  (not the default)"
-        table.add_row(plain(f"  {field}"), plain(f"{shown}{mark}"))
-    table.add_row("", "")
-    table.add_row("  status", record["status"])
-    table.add_row("  epochs, steps", f"{last['epoch']}, {last['step']:,}")
-    table.add_row(
-        "  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"
+        rows.append([plain(f"  {field}"), plain(f"{shown}{mark}")])
+    rows.append(Text())
+    rows.append(["  status", record["status"]])
+    rows.append(["  epochs, steps", f"{last['epoch']}, {last['step']:,}"])
+    rows.append(
+        ["  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"]
     )
     if "ema_test_accuracy" in last:
-        table.add_row("  of the averaged weights", f"{last['ema_test_accuracy']:.2%} at the end")
-    table.add_row("  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}")
-    table.add_row("  sparsity", f"{last['sparsity']:.2%}")
-    table.add_row("  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward")
-    table.add_row("  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s")
-    table.add_row("  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items())))
+        rows.append(["  of the averaged weights", f"{last['ema_test_accuracy']:.2%} at the end"])
+    rows.append(["  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}"])
+    rows.append(["  sparsity", f"{last['sparsity']:.2%}"])
+    rows.append(["  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward"])
+    rows.append(["  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s"])
+    rows.append(["  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items()))])
     console.print(plain(f"{path}\n"), style="bold", highlight=False)
-    console.print(table, highlight=False)
-
-
-def plain(text: str) -> Text:
-    """Text from a file, as it is: neither markup nor control characters do anything."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))
+    show_table(console, [Column("field"), Column("", prose=True)], rows, head=False)
 
 
 @app.command
-def demo(out: Path = Path("runs")) -> None:
+def demo(out: Path = Path("runs"), output: Printed = Output()) -> None:
     """Train a sparse network on the digits under SGD, SAM and ZO-SAM, and compare them: about a minute.
 
     Args:
         out: Folder that holds the folders of all runs.
+        output: In which form to print the comparison.
     """
     from zosam.lab.demo import demo
 
-    demo(out)
+    demo(out, output)
 
 
 @app.command

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from torch import Tensor
 
 from zosam.kernels import accelerate
@@ -18,15 +17,20 @@ from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.throughput import ratios, seconds
 from zosam.lab.record import Record
 from zosam.lab.run import Run, run
+from zosam.lab.terminal import Column, Output, show_table
 from zosam.lab.train import classification
 
+FORMS = {
+    "accuracy": ".2%", "sparsity": ".2%", "forward": ",.0f", "backward": ",.0f", "images/s": ".2f", "vs dense": ".2f",
+    "sharpness": ".4f",
+}  # fmt: skip
 CONTESTANTS = {"SGD": "sgd", "SAM": "sam", "ZO-SAM": "zosam"}
 
 
-def demo(out: Path = Path("runs")) -> None:
+def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
     """Train a small residual network on the digits with RigL at 90 % under SGD, SAM and ZO-SAM, and compare."""
     torch.set_num_threads(1)  # a network this small gains nothing from more, and loses much on a busy machine
-    console = Console()
+    console = output.aside(Console())
     console.print("A small residual network on the digits: RigL at 90 % sparsity, 15 epochs.\n")
     runs = {label: Run(optimizer=name) for label, name in CONTESTANTS.items()}
     records = {label: watched(label, what, out, console) for label, what in runs.items()}
@@ -34,31 +38,28 @@ def demo(out: Path = Path("runs")) -> None:
     steps = {label: one_step(what) for label, what in runs.items()}
     times = seconds({**steps, "dense": one_step(runs["SGD"], fast=False)}, rounds=30)
     speed, gain = ratios(times, "SGD"), ratios(times, "dense")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("", "accuracy", "sparsity", "forward", "backward", "images/s", "vs dense", "sharpness"):
-        table.add_column(column, justify="right" if column else "left")
-    for label, record in records.items():
-        last = record.last
-        table.add_row(
-            label,
-            f"{last['test_accuracy']:.2%}",
-            f"{last['sparsity']:.2%}",
-            f"{last['forward']:,.0f}",
-            f"{last['backward']:,.0f}",
-            f"{speed[label]:.2f}",
-            f"{gain[label]:.2f}",
-            f"{rise(record):.4f}",
-        )
-    console.print(table)
-    console.print()
+    found = [
+        {
+            "optimizer": label, "accuracy": record.last["test_accuracy"], "sparsity": record.last["sparsity"],
+            "forward": record.last["forward"], "backward": record.last["backward"], "images/s": speed[label],
+            "vs dense": gain[label], "sharpness": rise(record), "run": str(record.path),
+        }
+        for label, record in records.items()
+    ]  # fmt: skip
+    if not output.is_plain:
+        output.write(found)
+        return
+    columns = [Column(""), *(Column(name, rank, right=True) for rank, name in enumerate(FORMS, 1))]
+    rows = [[str(row["optimizer"]), *(f"{row[name]:{form}}" for name, form in FORMS.items())] for row in found]
+    show_table(console, columns, rows)
     console.print(
-        "accuracy: on the test set. forward, backward: passes in the whole training. images/s: as a ratio to SGD;"
+        "\naccuracy: on the test set. forward, backward: passes in the whole training. images/s: as a ratio to SGD;"
         " vs dense: as a ratio to SGD on PyTorch's dense kernels. sharpness: the largest rise of the training loss"
         " within 0.05 of the weights. One seed on 360 test pictures: differences of a percent are noise.\n",
         style="dim",
     )
     for label, record in records.items():
-        console.print(f"{label:>8}  {record.path}", highlight=False)
+        console.print(f"{label:>8}  {record.path}", highlight=False, soft_wrap=True)
     console.print("\nLook into one:  zosam show RUN_FOLDER      Train your own:  zosam train --help")
 
 

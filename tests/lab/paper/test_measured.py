@@ -12,7 +12,7 @@ from rich.console import Console
 from zosam.lab.paper.figure import FIGURES, Figure, load_figure
 from zosam.lab.paper.measured import KINDS, measured
 from zosam.lab.paper.results_store import Book
-from zosam.lab.paper.show import chosen, filled, show
+from zosam.lab.paper.show import chosen, filled, records, show
 from zosam.lab.paper.sweep import sweep, with_seeds
 from zosam.lab.paper.table import load
 from zosam.lab.report.contract import check_figure
@@ -113,6 +113,10 @@ def test_a_table_shows_what_is_there(tmp_path):
     text = page.getvalue()
     assert "93.38 ± 0.12 (+0.79)" in text
     assert cell["verdict"] in text
+    record = next(r for r in records(content) if r["row"] == "SNIP + ZO-SAM")
+    assert record["mean"] == pytest.approx(sum(own) / 2)
+    assert list(record["by_seed"].values()) == own
+    assert record["difference"] == pytest.approx((sum(own) - sum(other)) / 2)
 
 
 def test_a_pattern_that_finds_nothing_says_what_cells_are_called():

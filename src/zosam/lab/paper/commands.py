@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from zosam import files
 from zosam.lab.paper import recipes
@@ -18,12 +19,13 @@ from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
 from zosam.lab.paper.results_store import Book, line
-from zosam.lab.paper.show import chosen, filled, show
+from zosam.lab.paper.show import chosen, filled, records, show
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
 from zosam.lab.paper.table import load
 from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
+from zosam.lab.terminal import Column, Output, Printed, show_table
 from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "paper"]
@@ -46,6 +48,7 @@ def table(
     results: tuple[Path, ...] = (),
     save: Path | None = None,
     where: Elsewhere = Where(),
+    output: Printed = Output(),
 ) -> None:
     """A table of the paper beside ours: say what is missing and what it costs, train that, and compare.
 
@@ -67,17 +70,23 @@ def table(
         results: JSON-lines files with results of runs that are not in the folder.
         save: Write the runs of this table that are in the folder to such a file.
         where: Where and how to train.
+        output: In which form to print the table.
     """
+    say = output.aside(console)
     content = load(name if name.startswith("table") else f"table{name}", tier)
     cells, book = chosen(content, only), Book.open(out, results)
     runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
     if train:
-        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where)
+        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
-        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir)
-    show(filled(content, book, seeds, only), console)
+        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir, say)
+    found = filled(content, book, seeds, only)
+    if output.is_plain:
+        show(found, console)
+    else:
+        output.write(records(found))
     if save is not None:
-        _save(save, runs, book)
+        _save(save, runs, book, say)
 
 
 def figure(
@@ -91,6 +100,7 @@ def figure(
     into: Path = Path("figures"),
     form: Literal["png", "svg", "pdf"] = "png",
     where: Elsewhere = Where(),
+    output: Printed = Output(),
 ) -> None:
     """A figure of the paper, or one of ours: train what is missing, measure, and draw.
 
@@ -105,26 +115,30 @@ def figure(
         into: Folder for the numbers (JSON) and the pictures.
         form: Of the pictures, which need matplotlib: pip install 'zosam[report]'.
         where: Where and how to train.
+        output: In which form to print what figures there are, or which files were written.
     """
     if name == "list":
-        for known in FIGURES:
-            console.print(f"  [bold]{known}[/bold]  {load_figure(known, tier).title}", highlight=False)
+        _print([{"name": known, "title": load_figure(known, tier).title} for known in FIGURES], output)
         return
+    say = output.aside(console)
     content, book = load_figure(name, tier), Book.open(out, results)
     if not content.runs:
         raise ValueError(f"the tier {tier} cannot make the figure {name}: take --tier small or paper")
     runs = with_seeds(content.runs.values(), seeds)
     if train:
-        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where)
+        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
-            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir)
+            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir, say)
     drawings = measured(content, book, seeds, where.data_dir)
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
+    written = []
     for drawing in drawings:
         file = into / f"{tier}-{drawing['name']}.json"
         files.write_json(file, drawing)
-        _draw(drawing, file.with_suffix(f".{form}"))
+        picture = _draw(drawing, file.with_suffix(f".{form}"), say)
+        written.append({"title": drawing["title"], "numbers": str(file), "picture": str(picture or "")})
+    _print(written, output)
 
 
 def report(
@@ -161,7 +175,7 @@ def report(
     console.print(said, highlight=False, soft_wrap=True)
     if stills is not None:
         for drawing in content.all_figures:
-            _draw(drawing, stills / f"{drawing['name']}.svg")
+            _draw(drawing, stills / f"{drawing['name']}.svg", console)
 
 
 def _train(
@@ -174,16 +188,17 @@ def _train(
     cpus: float,
     gpus: float,
     where: Where,
+    say: Console,
 ) -> None:
     mine = runs if shard is None else part(runs, shard)
     todo = missing(mine, book)
-    console.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
+    say.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
     if not todo:
         return
     cost = Costs(book, where.data_dir).total(todo)
-    console.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
+    say.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=say) as progress:
         whole = progress.add_task("runs", total=len(todo))
         if ray is not None:
             outcome = on_ray(
@@ -200,20 +215,20 @@ def _train(
             limit = None if budget is None else seconds(budget)
             outcome = sweep(todo, book, where=where, budget=limit, watch=watch)
             progress.update(whole, completed=len(outcome.trained))
-    _tell(outcome)
+    _tell(outcome, say)
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: Outcome, say: Console) -> None:
     for run, why in outcome.failed.items():
-        console.print(f"failed: {run.folder}: {why}", style="red", highlight=False, markup=False)
+        say.print(f"failed: {run.folder}: {why}", style="red", highlight=False, markup=False)
     if outcome.left:
-        console.print(f"{len(outcome.left)} runs did not fit into the budget; the same command goes on with them.")
+        say.print(f"{len(outcome.left)} runs did not fit into the budget; the same command goes on with them.")
 
 
-def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None) -> None:
+def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None, say: Console) -> None:
     records = [r for run in runs if (r := book.get(run)) is not None]
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not records) as progress:
+    with Progress(*columns, console=say, disable=not records) as progress:
         for record in records:
             task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
 
@@ -223,7 +238,7 @@ def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None
             measure_corrupted(record, book, recipes.tier(tier), data_dir, tick)
 
 
-def _save(path: Path, runs: list[Run], book: Book) -> None:
+def _save(path: Path, runs: list[Run], book: Book, say: Console) -> None:
     """Add the runs to a file of lines; a run that is there already gets its new line."""
     lines = {json.loads(old)["key"]: old for old in path.read_text().splitlines()} if path.exists() else {}
     for run in runs:
@@ -231,15 +246,25 @@ def _save(path: Path, runs: list[Run], book: Book) -> None:
         if record is not None and (record.path / "record.json").exists():
             lines[run.key] = line(record, notes=[CORRUPTED])
     files.write(path, "".join(f"{text}\n" for text in lines.values()).encode())
-    console.print(f"{path}: {len(lines)} runs", highlight=False)
+    say.print(f"{path}: {len(lines)} runs", highlight=False)
 
 
-def _draw(drawing: dict[str, Any], path: Path) -> None:
+def _draw(drawing: dict[str, Any], path: Path, say: Console) -> Path | None:
+    """Draw it for print; without matplotlib say how to get it."""
     from zosam.lab.report.still import draw
 
     try:
         draw(drawing, path)
     except ImportError as error:
-        console.print(f"{path.with_suffix('.json')}  (numbers only: {error})", highlight=False, markup=False)
+        say.print(f"{path} is not drawn: {error}", highlight=False, markup=False, soft_wrap=True)
+        return None
+    return path
+
+
+def _print(found: list[dict[str, Any]], output: Output) -> None:
+    """A small table: the first column to look for, the others to read."""
+    if not output.is_plain:
+        output.write(found)
         return
-    console.print(path, highlight=False)
+    columns = [Column(key, rank, prose=key == "title") for rank, key in enumerate(found[0])]
+    show_table(console, columns, [[Text(str(first), style="bold"), *rest] for first, *rest in map(dict.values, found)])

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from zosam.lab.measure.estimate import difference, estimate, share
@@ -21,6 +20,7 @@ from zosam.lab.paper.value import values
 from zosam.lab.paper.verdict import verdict
 from zosam.lab.report.finding import duration
 from zosam.lab.report.overview import interval
+from zosam.lab.terminal import Cells, Column, show_table
 
 STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
 
@@ -62,28 +62,52 @@ def filled(table: Table, book: Book, seeds: int, only: str | None = None) -> dic
     }
 
 
+COLUMNS = (
+    Column(""), Column("ours ± 95 %", right=True), Column("difference", 1, right=True), Column("paper", 2, right=True),
+    Column("verdict", 3), Column("cost", 4, right=True),
+)  # fmt: skip
+
+
 def show(content: dict[str, Any], console: Console) -> None:
     """Print it, one line for each cell that was printed or run."""
-    console.print(f"\n{content['title']}", style="bold", highlight=False)
-    console.print(f"{content['name']}, tier {content['tier']}. {content['note']}\n", style="dim", highlight=False)
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("", "paper", "ours ± 95 %", "difference", "verdict", "cost"):
-        grid.add_column(name, justify="left" if name in {"", "verdict"} else "right", no_wrap=True)
+    console.print(f"\n{content['title']}", style="bold", highlight=False, soft_wrap=True)
+    about = f"{content['name']}, tier {content['tier']}. {content['note']}\n"
+    console.print(about, style="dim", highlight=False, soft_wrap=not console.is_terminal)
+    rows: list[Cells | Text] = []
     for row in content["rows"]:
-        lines = [
-            (n, c) for n, c in zip(content["columns"], row["cells"], strict=True) if c and (c["paper"] or c["ours"])
-        ]
-        if lines:
-            grid.add_row(Text(row["name"], style="italic" if row["control"] else "bold"))
-        for column, cell in lines:
+        cells = _shown(content["columns"], row)
+        if cells:
+            rows.append(Text(row["name"], style="italic" if row["control"] else "bold"))
+        for column, cell in cells:
             word = Text(cell["verdict"], style=STYLES.get(cell["verdict"], "dim"))
-            grid.add_row(f"  {column}", cell["paper"], cell["ours"], cell["difference"], word, cell["cost"])
-    wide = console if console.is_terminal else Console(file=console.file, width=120)
-    wide.print(grid, highlight=False)
+            rows.append([f"  {column}", cell["ours"], cell["difference"], cell["paper"], word, cell["cost"]])
+    show_table(console, COLUMNS, rows)
     if any(row["control"] for row in content["rows"]):
         console.print("\nRows in italics are not in the paper: controls, and options of ours.", style="dim")
     for note in content["notes"]:
         console.print(f"Misprint: {note}", style="dim", highlight=False, markup=False)
+
+
+def records(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same for programs: a record for each cell that was printed or run, numbers as numbers."""
+    return [
+        {
+            "table": content["name"], "tier": content["tier"], "row": row["name"], "control": row["control"],
+            "column": column, "paper": cell["paper"],
+            "mean": fmean(cell["seeds"].values()) if cell["seeds"] else None,
+            "half_width": estimate(cell["seeds"].values()).half_width if cell["seeds"] else None,
+            "by_seed": cell["seeds"],
+            "difference": cell["gap"] and cell["gap"]["mean"],
+            "difference_half_width": cell["gap"] and cell["gap"]["half"],
+            "verdict": cell["verdict"], "cost": cell["cost"], "note": cell["note"],
+        }
+        for row in content["rows"]
+        for column, cell in _shown(content["columns"], row)
+    ]  # fmt: skip
+
+
+def _shown(columns: list[str], row: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(n, c) for n, c in zip(columns, row["cells"], strict=True) if c and (c["paper"] or c["ours"])]
 
 
 def _cell(

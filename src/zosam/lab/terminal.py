@@ -1,0 +1,137 @@
+"""What commands print: tables for people that lose no digit at any width, and JSON or CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+GAP = 2  # spaces between columns
+SHORTEST = 24  # letters that prose is broken to, at the least
+MEASURE = Console(file=io.StringIO(), width=80)  # knows how text is broken; prints nothing
+Cells = Sequence[str | Text]
+
+
+@dataclass(frozen=True)
+class Output:
+    """In which form results are printed; all else then goes to standard error."""
+
+    json: bool = False
+    """Print the results as JSON."""
+    csv: bool = False
+    """Print the results as CSV."""
+
+    def __post_init__(self) -> None:
+        if self.json and self.csv:
+            raise ValueError("take --json or --csv: both go to standard output")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether people read it."""
+        return not (self.json or self.csv)
+
+    def aside(self, console: Console) -> Console:
+        """Where to say what is no result: the console, or standard error where a program reads the results."""
+        return console if self.is_plain else Console(stderr=True)
+
+    def write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Print records of the same keys; in CSV a mapping or list within is written as JSON."""
+        if self.json:
+            json.dump(records, sys.stdout, indent=1, ensure_ascii=False)
+            sys.stdout.write("\n")
+            return
+        keys = list(records[0]) if records else []
+        table = csv.writer(sys.stdout, lineterminator="\n")
+        table.writerow(keys)
+        table.writerows([[_field(record[key]) for key in keys] for record in records])
+
+
+Printed = Annotated[Output, tyro.conf.arg(name="")]  # in the signature of a command: --json and --csv
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; the one with the highest rank is the first to leave a line that is too narrow."""
+
+    name: str
+    rank: int = 0
+    right: bool = False
+    prose: bool = False
+    """Whether it may be broken between words; numbers never are."""
+
+
+def show_table(console: Console, columns: Sequence[Column], rows: Iterable[Cells | Text], head: bool = True) -> None:
+    """Print a table: a row is its cells, or one text for a heading.
+
+    In a terminal that is too narrow, columns go by rank from the line to a second one below it, each with its name. In
+    a pipe lines are as long as they need to be.
+    """
+    for line in lay_out(columns, list(rows), console.width if console.is_terminal else None, head):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def lay_out(
+    columns: Sequence[Column], rows: Sequence[Cells | Text], width: int | None, head: bool = True
+) -> list[Text]:
+    """The lines of the table at a width; None: as wide as it needs to be."""
+    texts = [row if isinstance(row, Text) else [_text(cell) for cell in row] for row in rows]
+    cells = [row for row in texts if not isinstance(row, Text)]
+    wide = [max([len(c.name) * head, *(row[at].cell_len for row in cells)]) for at, c in enumerate(columns)]
+    needed = [min(w, SHORTEST) if c.prose else w for c, w in zip(columns, wide, strict=True)]
+    inside = [at for at in range(len(columns)) if wide[at]]
+    while width is not None and sum(needed[at] + GAP for at in inside) - GAP > width:
+        last = max(inside, key=lambda at: columns[at].rank, default=None)
+        if last is None or columns[last].rank == 0:
+            break  # what is left never leaves the line
+        inside.remove(last)
+    if width is not None:
+        free = width + GAP - sum(needed[at] + GAP for at in inside if not columns[at].prose)
+        wide = [max(SHORTEST, min(w, free - GAP)) if c.prose else w for c, w in zip(columns, wide, strict=True)]
+    below = [at for at in range(len(columns)) if wide[at] and at not in inside]
+    lines = _lines([Text(c.name, style="dim") for c in columns], columns, wide, inside) if head else []
+    for row in texts:
+        if isinstance(row, Text):
+            lines.append(row)
+            continue
+        lines += _lines(row, columns, wide, inside)
+        named = [Text.assemble((f"{columns[at].name} ", "dim"), row[at]) for at in below if row[at].plain]
+        if named:
+            lines.append(Text("    ") + Text(" " * GAP).join(named))
+    return lines
+
+
+def plain(text: str) -> Text:
+    """Text from a file, as it is: neither markup nor control characters do anything."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text))
+
+
+def _lines(row: Sequence[Text], columns: Sequence[Column], wide: Sequence[int], inside: Sequence[int]) -> list[Text]:
+    """The line of a row, and as many more as its prose needs."""
+    pieces = {at: row[at].wrap(MEASURE, wide[at]) if columns[at].prose else [row[at]] for at in inside}
+    lines = []
+    for k in range(max(map(len, pieces.values()), default=0)):
+        padded = []
+        for at in inside:
+            text = pieces[at][k] if k < len(pieces[at]) else Text()
+            space = Text(" " * (wide[at] - text.cell_len))
+            padded.append(space + text if columns[at].right else text + space)
+        line = Text(" " * GAP).join(padded)
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _text(cell: str | Text) -> Text:
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def _field(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
