@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zosam.lab.report.arms import arms_of, front, is_trial, plain, settings_of, unsteady, words
+from zosam.lab.report.arms import arms_of, family, front, is_trial, plain, settings_of, unsteady, words
 from zosam.lab.run import Run
 
 
@@ -84,6 +84,8 @@ def test_a_held_out_part_makes_it_a_trial(line):
 
 def test_words():
     run = Run(model="resnet20:stem_stride=2", data="cifar10:train=20000", method="mest:every=40", optimizer="s2sam")
+    presets = [family(Run(optimizer=name).optimizer) for name in ("zosam.fast", "paperzosam", "rwp")]
+    assert presets == ["zosam", "zosam", "rwp"]
     assert words(run.model) == "ResNet-20 (stem_stride 2)"
     assert words(run.data) == "CIFAR-10 (train 20,000)"
     assert words(run.method) == "MEST (every 40)"

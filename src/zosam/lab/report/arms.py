@@ -19,12 +19,13 @@ from zosam.lab.settings import Choice
 BUSY = 1.3  # equal trainings that differ by more than this in time were not timed on an idle machine
 Line = Mapping[str, Any]  # of a file of results: run, epochs, made_with, and what was measured of the network
 SAME = (
-    "model", "data", "method", "sparsity", "base", "epochs", "batch_size", "lr", "momentum", "schedule",
-    "label_smoothing",
+    "model", "data", "method", "sparsity", "base", "epochs", "batch_size", "lr", "momentum", "nesterov", "schedule",
+    "label_smoothing", "precision",
 )  # fmt: skip
 """What arms must share to be compared; in all else, such as optimizer, rho and weight decay, they may differ."""
 NAMES = {
-    "sgd": "SGD", "zosam": "ZO-SAM", "randomsam": "random direction", "s2sam": "S²-SAM", "looksam": "LookSAM",
+    "sgd": "SGD", "zosam": "ZO-SAM", "paperzosam": "ZO-SAM as printed", "randomsam": "random direction",
+    "s2sam": "S²-SAM", "looksam": "LookSAM",
     "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet", "imagenette": "Imagenette",
     "rigl": "RigL", "grasp": "GraSP", "svite": "SViTE", "granet": "GraNet", "digits": "digits", "dense": "dense",
     "gmp": "GMP", "lth": "LT", "digits_net": "a small residual network",
@@ -43,7 +44,7 @@ class Arm:
 
     @property
     def optimizer(self) -> str:
-        return self.run.optimizer.name
+        return family(self.run.optimizer)
 
     @property
     def is_dense(self) -> bool:
@@ -96,6 +97,12 @@ class Setting:
     """The paired difference to the reference, by the name of the arm."""
 
 
+def family(optimizer: Choice) -> str:
+    """The optimizer whose hue it has: a preset is drawn as a variant of what it is a preset of."""
+    name = optimizer.name.partition(".")[0]
+    return "zosam" if name == "paperzosam" else name
+
+
 def sparsity(run: Run) -> str:
     return "dense" if run.method.name == "dense" else f"{100 * run.sparsity:g} %"
 
@@ -103,7 +110,7 @@ def sparsity(run: Run) -> str:
 def style(run: Run, names: Mapping[str, str]) -> dict[str, str]:
     """What decides how a series of that run is drawn: whose hue and shade, and whose dash."""
     arm = names.get(run.optimizer.whole) or words(run.optimizer)
-    return {"arm": arm, "optimizer": run.optimizer.name, "sparsity": sparsity(run)}
+    return {"arm": arm, "optimizer": family(run.optimizer), "sparsity": sparsity(run)}
 
 
 def is_trial(line: Line) -> bool:
@@ -220,4 +227,4 @@ def _order(arm: Arm) -> tuple[Any, ...]:
     rank = ORDER.index(arm.optimizer) if arm.optimizer in ORDER else len(ORDER)
     run = arm.run
     method = (str(run.method), 0.0 if arm.is_dense else run.sparsity)
-    return arm.task, *method, run.epochs, rank, str(run.optimizer), run.rho or 0.0, run.weight_decay, run.key
+    return arm.task, *method, run.epochs, rank, str(run.optimizer), str(run.rho), run.weight_decay, run.key

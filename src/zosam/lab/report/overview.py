@@ -58,7 +58,7 @@ def _dots(arm: Arm, fronts: Mapping[str, set[Any]]) -> dict[str, Any]:
         **style(arm),
         "where": arm.where,
         "epochs": arm.run.epochs,
-        "method": str(arm.run.method),
+        "method": arm.run.method.name,
         "front": [unit for unit, runs in fronts.items() if arm.run in runs],
         "seeds": [{"seed": seed, "y": arm.accuracy[seed], **arm.cost(seed)} for seed in arm.lines],
     }
@@ -85,7 +85,7 @@ def _row(arm: Arm, setting: Setting) -> dict[str, Any]:
         "gap": interval(setting.gaps.get(arm.name)),
         "seconds": arm.mean_cost("seconds"),
         "passes": arm.mean_cost("passes") / reference.mean_cost("passes") if reference else None,
-        "note": f"weight decay {arm.run.weight_decay:g}" + (f", rho {rho:g}" if (rho := _rho(arm)) is not None else ""),
+        "note": f"weight decay {arm.run.weight_decay:g}, {_rho(arm)}",
     }
 
 
@@ -191,10 +191,8 @@ def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> li
     found: list[Figure] = []
     for panels in groups.values():
         arms = [arm for own in panels.values() for arm in own]
-        rhos, decays = (
-            sorted({_rho(a) for a in arms}, key=lambda r: r or 0.0),
-            sorted({a.run.weight_decay for a in arms}),
-        )
+        rhos = list(dict.fromkeys(_rho(a) for a in sorted(arms, key=lambda a: (_number(a), _rho(a)))))
+        decays = sorted({a.run.weight_decay for a in arms})
         if len(arms) < 3:
             continue
         values = {name: {(_rho(a), a.run.weight_decay): _held_out(a) for a in own} for name, own in panels.items()}
@@ -202,7 +200,7 @@ def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> li
             "name": f"tuning-{len(found) + 1}", "kind": "heat", "title": f"Tuning: {arms[0].where}",
             "note": f"Accuracy on held-out training pictures after the last epoch; {arms[0].task};"
             f" {_counted(sorted({len(a.lines) for a in arms}))} of each, other seeds than those reported.",
-            "rows": ["no rho" if rho is None else f"rho {rho:g}" for rho in rhos],
+            "rows": rhos,
             "columns": [f"decay {decay:g}" for decay in decays],
             "value": "validation accuracy, %",
             "panels": [{"name": name, "values": [[v.get((r, d)) for d in decays] for r in rhos]}
@@ -211,9 +209,16 @@ def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> li
     return found
 
 
-def _rho(arm: Arm) -> float | None:
-    rho: float | None = arm.run.description.get("rho")
-    return rho
+def _rho(arm: Arm) -> str:
+    """How far the arm climbs, in words: a number, a schedule, or not at all."""
+    rho = arm.run.description.get("rho")
+    return "no rho" if rho is None else f"rho {rho:g}" if isinstance(rho, float) else f"rho {rho}"
+
+
+def _number(arm: Arm) -> float:
+    """For sorting: no rho first, schedules last."""
+    rho = arm.run.description.get("rho", -1.0)
+    return float(rho) if isinstance(rho, (int, float)) else float("inf")
 
 
 def _held_out(arm: Arm) -> float:
