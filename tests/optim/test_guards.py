@@ -91,6 +91,16 @@ def test_a_window_climbs_once_and_gathers_all_micro_batches_there(name, last_by_
         torch.testing.assert_close(flat(model), flat(plain), rtol=1e-6, atol=1e-7)
 
 
+def test_a_closure_after_an_ascent_that_stayed_is_taken_at_the_point_climbed_to():
+    model, plain = net(), net()
+    optimizer, whole = SAM(sgd(model), rho=0.3), SAM(sgd(plain), rho=0.3)
+    for _ in range(3):
+        optimizer.ascend(lambda: loss_of(model))
+        optimizer.step(lambda: loss_of(model))
+        whole.step(lambda: loss_of(plain))
+        assert torch.equal(flat(model), flat(plain))
+
+
 def test_being_perturbed_needs_an_ascent():
     optimizer = SAM(sgd(net()))
     with pytest.raises(RuntimeError, match="ascend"), optimizer.perturbed():

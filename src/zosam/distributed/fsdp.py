@@ -21,8 +21,7 @@ def is_sharded(tensor: Tensor) -> bool:
 def any_sharded(tensors: Iterable[Tensor]) -> bool:
     if "torch.distributed.tensor" not in sys.modules:  # not imported: no tensor can be one
         return False
-    kind = sys.modules["torch.distributed.tensor"].DTensor
-    return any(isinstance(t, kind) for t in tensors)
+    return sys.modules["torch.distributed.tensor"].DTensor in set(map(type, tensors))
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -35,9 +35,16 @@ def mask_of(weight: Tensor) -> Tensor | None:
     return entry.mask if entry is not None and entry.weight() is weight else None
 
 
+def masks_by_weight(weights: Iterable[Tensor]) -> list[Tensor | None]:
+    """The mask of each weight, all at one go."""
+    entries = [(w, _entries.get(id(w))) for w in weights]
+    return [e.mask if e is not None and e.weight() is w else None for w, e in entries]
+
+
 def masks_of(weights: Iterable[Tensor]) -> dict[Tensor, Tensor]:
     """The masks of those that have one."""
-    return {w: mask for w in weights if (mask := mask_of(w)) is not None}
+    found = list(weights)
+    return {w: mask for w, mask in zip(found, masks_by_weight(found), strict=True) if mask is not None}
 
 
 def forget(weight: Tensor) -> None:

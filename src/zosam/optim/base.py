@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from zosam.optim import travel
 from zosam.optim.ascent import check_rho
-from zosam.optim.guards import LOOK_AT_STEP, Guards, say_if_short
+from zosam.optim.guards import LOOK_AT_STEP, Guards, require_one_unit, say_if_short
 from zosam.optim.passes import Closure, Keep
 from zosam.optim.saved import Saved
 from zosam.optim.scale import Metric, Scale, check_metric
@@ -36,10 +36,8 @@ class SharpnessAware(Saved):
 
     A step is all or nothing: an exception, a loss that is not finite or Ctrl-C in the closure leaves weights,
     buffers and random streams as they were. Of all passes of a step the first full one with a gradient counts:
-    it moves BatchNorm statistics and random streams, and its loss is returned.
-
-    Where `torch.distributed` is up, the ranks take the step that one process would take on their joined batch: the
-    model is wrapped in DistributedDataParallel or fully_shard, which averages gradients, and nothing else changes.
+    it moves BatchNorm statistics and random streams, and its loss is returned. Where `torch.distributed` is up, the
+    ranks take the step that one process would take on their joined batch, in DistributedDataParallel or fully_shard.
     """
 
     _ascended: bool  # `ascend` was called, and its step is awaited
@@ -160,7 +158,7 @@ class SharpnessAware(Saved):
         if not self._ascended:
             raise RuntimeError("nothing was climbed: call optimizer.ascend(closure, stay=False) first")
         with torch.no_grad():
-            if self._ascent is not None:
+            if self._ascent is not None and not self.is_displaced:
                 self._displacement.go(self.active, self._ascent)
         try:
             yield
@@ -236,52 +234,35 @@ class SharpnessAware(Saved):
         if direction is None:
             self._displacement.come_home()
             return
-        offset = self.offset(direction)
+        offset, looks = self.offset(direction), self.steps == LOOK_AT_STEP
         self._displacement.go_on(self.active, offset)
-        if self.diagnostics is not None or self.steps == LOOK_AT_STEP:
+        if looks or self.diagnostics is not None:
             moved, length = float(self.active.norm(offset)), float(self._displacement.length())
             self.note("relative_length", moved / length if length else 0.0)
-            if self.steps == LOOK_AT_STEP:
-                say_if_short(type(self).__name__, moved, length, self.matters)
+            say_if_short(type(self).__name__, moved, length, self.matters if looks else 0.0)
 
     def _finish(self, closure: Closure | None) -> Tensor | None:
         """End what `ascend` began, or take a step of the base."""
         loss = None
         if closure is not None:
-            with self.perturbed(), torch.enable_grad():
-                before = [(p.grad, None if p.grad is None else p.grad._version) for p in self._parameters()]
-                loss = self._passes.call(closure)
-                after = [(p.grad, None if p.grad is None else p.grad._version) for p in self._parameters()]
-                if all(a is b and v == w for (a, v), (b, w) in zip(before, after, strict=True)):
-                    loss.mean().backward()
-                loss = loss.detach()
+            with self.perturbed():
+                loss = self._passes.gather(closure)
         ascended, climbed, statistics = self._ascended, self._climbed, self._statistics
         self.restore()
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
             return loss
-        if scale is not None:
-            for p in self._parameters():
-                if p.grad is not None:
-                    p.grad.div_(scale)
+        for p in self._parameters() if scale is not None else ():
+            if p.grad is not None:
+                p.grad.div_(scale)
         if statistics is not None and statistics.passes_since() <= 1:
             statistics.restore_buffers()
         if climbed:
-            self._require_one_unit(scale)
+            if scale is not None and self._clean_norm is not None:
+                require_one_unit(type(self).__name__, self._clean_norm, self.active.norm(self.grads()), scale)
             self.descend()
         self._step_base(climbed=ascended)
         return loss
-
-    def _require_one_unit(self, scale: Tensor | None) -> None:
-        """Refuse to mix a gradient of a scaled loss with one that was unscaled."""
-        norm, self._clean_norm = self._clean_norm, None
-        if scale is None or norm is None or float(scale) < 16:
-            return
-        if float(norm) > float(scale) ** 0.5 * float(self.active.norm(self.grads())) > 0:
-            raise ValueError(
-                f"{type(self).__name__} mixes two gradients, and that of ascend() is of a scaled loss: let its closure"
-                " return the plain loss, and say ascend(closure, scaler=scaler)"
-            )
 
     def _step_base(self, climbed: bool = True) -> None:
         rehearsal = travel.is_rehearsal(self.base)
@@ -299,8 +280,7 @@ class SharpnessAware(Saved):
         self.restore()
         self.keep, self._lengths, self._loss_scale = None, None, 1.0
         before, grads = dict(self.passes), [(p, p.grad) for p in self._parameters()]
-        if self.diagnostics is not None:
-            self.diagnostics.clear()
+        (self.diagnostics or {}).clear()
         self._within = True
         with self._passes.together():
             try:

@@ -71,3 +71,12 @@ def say_if_short(name: str, moved: float, length: float, matters: float) -> None
             f" a rho {times:.0f} times as large would move them by {50 * matters:.2g} of it; see docs on rho and scale",
             stacklevel=7,
         )
+
+
+def require_one_unit(name: str, clean: Tensor, found: Tensor, scale: Tensor) -> None:
+    """Refuse to mix the gradient of a scaled loss with one that was unscaled."""
+    if float(scale) >= 16 and float(clean) > float(scale) ** 0.5 * float(found) > 0:
+        raise ValueError(
+            f"{name} mixes two gradients, and that of ascend() is of a scaled loss: let its closure return the plain"
+            " loss, and say ascend(closure, scaler=scaler)"
+        )

@@ -150,6 +150,17 @@ class Passes:
             self.loss, self.mean_loss = loss, mean
         return loss
 
+    def gather(self, closure: Closure) -> Tensor:
+        """The loss; its gradient is added to what `p.grad` holds. Traces stay: it is a pass of the caller's own."""
+        params = self.params()
+        before = [(id(p.grad), p.grad._version) for p in params if p.grad is not None]
+        with torch.enable_grad():
+            loss = self.call(closure)
+            if before == [(id(p.grad), p.grad._version) for p in params if p.grad is not None]:
+                loss.mean().backward()  # else the closure has called backward itself
+        self.add(None, forward=1, backward=1)
+        return loss.detach()
+
     def agreed(self, loss: Tensor) -> Tensor:
         """The mean over batch and ranks; one that is not finite, on whichever rank, stops all of them alike."""
         mean, ranks = loss.detach().mean(), self.ranks()

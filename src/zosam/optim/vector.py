@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zosam.distributed.fsdp import any_sharded, is_sharded, local, shards
-from zosam.optim.active import mask_of
+from zosam.optim.active import masks_by_weight
 
 
 class ActiveWeights:
@@ -35,6 +35,7 @@ class ActiveWeights:
         self.device = params[0].device if params else torch.device("cpu")
         self._order = [memory_order(p) for p in self._parts]
         self._views = [_view(p, order) for p, order in zip(self._parts, self._order, strict=True)]
+        self._places = [v.data_ptr() for v in self._views]
         self._index = [
             None if m is None else local(m).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
             for p, m, order in zip(self.params, found, self._order, strict=True)
@@ -73,8 +74,7 @@ class ActiveWeights:
 
         Whether all were as they had been left; then the weights are the vector.
         """
-        places = zip(self._parts, self._views, strict=True)
-        if not self._sharded and versions == self.versions() and all(p.data_ptr() == v.data_ptr() for p, v in places):
+        if not self._sharded and versions == self.versions() and self._places == [p.data_ptr() for p in self._parts]:
             self.write(vector)
             return True
         parts = vector.split(self.sizes)
@@ -228,7 +228,7 @@ class ActiveWeights:
 
 def find_masks(params: Sequence[Tensor], masks: Mapping[Tensor, Tensor] | None = None) -> list[Tensor | None]:
     """What is active of each parameter; None: all of it."""
-    return [mask_of(p) for p in params] if masks is None else [masks.get(p) for p in params]
+    return masks_by_weight(params) if masks is None else [masks.get(p) for p in params]
 
 
 def signature(params: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[object, ...]:
