@@ -192,6 +192,11 @@ class Ascent(Optimizer):
     def ranks(self, ranks: Ranks) -> None:
         self._ranks = ranks
 
+    @property
+    def passes(self) -> dict[str, float]:
+        """Forward and backward passes so far, in units of whole batches."""
+        return self._passes.count
+
     def require_full_weights(self, what: str) -> None:
         """Refuse what needs ranks with all weights each."""
         if self.active.shards.world > 1:

@@ -131,7 +131,7 @@ class SharpnessAware(Saved):
         stay    whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
                 Without, they are at home, and each of several micro-batches goes there: `with optimizer.perturbed()`.
         scaler  the GradScaler of a loop in half precision, for the loss of the climb.
-        Returns which samples the method wants in the pass that follows; None: all of them.
+        Returns which samples the method wants in that pass; None: all of them.
         """
         grads = [p.grad for p in self._parameters()]
         with self._transaction():
@@ -186,11 +186,6 @@ class SharpnessAware(Saved):
     def is_displaced(self) -> bool:
         """Whether the weights are away from home just now."""
         return self._displacement.is_away
-
-    @property
-    def passes(self) -> dict[str, float]:
-        """Forward and backward passes so far, in units of whole batches."""
-        return self._passes.count
 
     # --- one optimizer with the base ---------------------------------------------------------------------------------
 
@@ -252,9 +247,8 @@ class SharpnessAware(Saved):
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
             return loss
-        for p in self._parameters() if scale is not None else ():
-            if p.grad is not None:
-                p.grad.div_(scale)
+        if scale is not None:
+            torch._foreach_div_([p.grad for p in self._parameters() if p.grad is not None], scale)
         if statistics is not None and statistics.passes_since() <= 1:
             statistics.restore_buffers()
         if climbed:
