@@ -193,6 +193,15 @@ class Ascent(Optimizer):
         self._ranks = ranks
 
     @property
+    def check_finite(self) -> bool:
+        """Whether a loss that is not finite is refused also where a look at it would wait for the device."""
+        return bool(self._passes.check_finite)
+
+    @check_finite.setter
+    def check_finite(self, check: bool) -> None:
+        self._passes.check_finite = check
+
+    @property
     def passes(self) -> dict[str, float]:
         """Forward and backward passes so far, in units of whole batches."""
         return self._passes.count

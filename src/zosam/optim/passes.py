@@ -76,6 +76,9 @@ class Passes:
         self.params, self.per_sample, self.ranks = params, per_sample, ranks
         self.count = {"forward": 0.0, "backward": 0.0}
         self.counted = False  # whether this step has left its traces
+        self.check_finite: bool | None = None  # whether a loss is looked at; None: if that waits for no device
+            None  # whether a loss is looked at; None: where that does not wait for a device
+        )
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
         self.modules = Modules(params, lambda: ranks().world > 1 or any_sharded(params()))
@@ -166,7 +169,8 @@ class Passes:
         mean, ranks = loss.detach().mean(), self.ranks()
         if ranks.world > 1:
             mean = ranks.mean(mean.double(), "loss").to(mean.dtype)
-        require_finite(mean)
+        if mean.device.type == "cpu" if self.check_finite is None else self.check_finite:
+            require_finite(mean)
         return mean
 
     def silent(self) -> AbstractContextManager[None]:

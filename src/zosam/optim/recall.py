@@ -28,7 +28,8 @@ class Memory:
         """What was put there, over the active weights of now."""
         if name in self._loaded:
             tensors = self._loaded.pop(name)
-            parts = [None if t is None else shared_like(t, p) for t, p in zip(tensors, space.params, strict=True)]
+            pairs = zip(tensors, space.params, strict=True)
+            parts = [None if t is None else shared_like(t.to(p.device), p) for t, p in pairs]  # saved anywhere
             self._held[name] = (space, space.gather(parts))
         if name not in self._held:
             return None

@@ -37,7 +37,7 @@ class SynFlow(ByLoss):
 
     def choose(self) -> Masks:
         inputs = self._ones()
-        net = copy.deepcopy(self.model).double().eval()
+        net = copy.deepcopy(self.model).cpu().double().eval()  # in double, which not every device has
         for tensor in net.state_dict().values():
             if tensor.is_floating_point():
                 tensor.abs_()
@@ -49,7 +49,7 @@ class SynFlow(ByLoss):
             masks = self.best(scores, self.on_the_way(lambda size, kept, share=share: size * (kept / size) ** share))  # type: ignore[misc]
             for name, weight in weights.items():
                 weight.mul_(masks[name])
-        return masks
+        return {n: m.to(self.weights[n].device) for n, m in masks.items()}
 
     def _flow(self, net: nn.Module, weights: dict[str, nn.Parameter], inputs: tuple[Any, ...]) -> dict[str, Tensor]:
         device = next(iter(weights.values())).device
@@ -78,7 +78,9 @@ class SynFlow(ByLoss):
             raise ValueError("SynFlow: the loss does not call this model, so the shape of its input is unknown")
 
         def one(value: Any) -> Any:
-            return torch.ones_like(value[:1], dtype=torch.float64) if _floating(value) else value
+            if _floating(value):
+                return torch.ones_like(value[:1], dtype=torch.float64, device="cpu")
+            return value.cpu() if isinstance(value, Tensor) else value
 
         whole: tuple[Any, ...] = tree_map(one, seen[0])
         return whole
