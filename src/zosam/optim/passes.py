@@ -77,8 +77,6 @@ class Passes:
         self.count = {"forward": 0.0, "backward": 0.0}
         self.counted = False  # whether this step has left its traces
         self.check_finite: bool | None = None  # whether a loss is looked at; None: if that waits for no device
-            None  # whether a loss is looked at; None: where that does not wait for a device
-        )
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
         self.modules = Modules(params, lambda: ranks().world > 1 or any_sharded(params()))
