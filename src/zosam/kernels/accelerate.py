@@ -21,6 +21,7 @@ from .index import Layers, Masks
 from .trace import trace
 
 log = logging.getLogger("zosam")
+LEAVES = {nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 
 
@@ -58,13 +59,13 @@ def accelerate(
         if not isinstance(one, Tensor):
             raise TypeError(f"the example must be a tensor, not {type(one).__name__}")
     layers = Layers(lib, model, sparse)
-    if not layers.any_sparse():
+    if not layers.any_sparse(model):
         warnings.warn("accelerate found no masks for this model: it runs dense", RuntimeWarning, stacklevel=2)
         return model
     names = {module: name for name, module in model.named_modules()}
     _chosen[model] = {name: dict(regions) for name, regions in (choices or {}).items()}
     for module, inputs in _entry_points(model, examples):
-        if any(layers.mask(part) is not None for part in module.modules()):
+        if layers.any_sparse(module):
             dispatcher = Dispatcher(module, layers, inputs, _chosen[model].setdefault(names[module], {}))
             if dispatcher.gains():
                 module.forward = dispatcher
@@ -171,7 +172,12 @@ class Dispatcher:
         self.__code__ = getattr(self.own or type(module).forward, "__code__", None)
         self.inner = [m for m in module.modules() if m is not module]
         self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
-        self.steered = [m for m in module.modules() if m is module or not m.__module__.startswith("torch.nn")]
+        own = [m for m in module.modules() if not m.__module__.startswith("torch.nn") or isinstance(m, nn.Dropout)]
+        self.steered = [module, *own]
+        bare = [m for m in module.modules() if type(m) not in LEAVES]  # whose tensors may stand in the graph themselves
+        held = [(which, dict(which)) for m in bare for which in (m._parameters, m._buffers)]
+        self.held = [(now, then) for now, then in held if then]
+        self.ranks = [len(shape) for shape, _ in shapes[0]]
         self.versions: dict[tuple[Any, ...], Rewritten | None] = {}
 
     def version(self, batch: int) -> Rewritten | None:
@@ -204,10 +210,17 @@ class Dispatcher:
         return any(version is not None for version in self.versions.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._plain(args):
+        version = None
+        if not self._plain(args):
+            version = self.version(args[0].shape[0] if args and isinstance(args[0], Tensor) and args[0].dim() else 1)
+        if version is None:
             return self.original(*args, **kwargs)
-        version = self.version(args[0].shape[0] if args and isinstance(args[0], Tensor) and args[0].dim() else 1)
-        return self.original(*args, **kwargs) if version is None else version.graph(*args, **kwargs)
+        count, names = len(version.arguments), version.arguments
+        if len(args) > count or not kwargs.keys() <= names.keys():  # what the graph does not know must not be given
+            if any(v is not None and v is not False for v in (*args[count:], *kwargs.values())):
+                return self.original(*args, **kwargs)
+            args, kwargs = args[:count], {}
+        return version.graph(*args, **kwargs)
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward."""
@@ -223,12 +236,16 @@ class Dispatcher:
             or torch._C._get_tracing_state() is not None
         ):
             return True
-        for x in args:
-            if isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        for x, rank in zip(args, self.ranks, strict=False):
+            if not isinstance(x, Tensor) or x.dim() != rank or torch._C._functorch.is_functorch_wrapped_tensor(x):
                 return True
         for parent, parts in self.structure:
             if parent._modules != parts:  # a layer was replaced after the model was accelerated
                 return True
+        for now, then in self.held:
+            for name, tensor in then.items():
+                if now.get(name) is not tensor:  # another tensor was put in its place
+                    return True
         for m in self.inner:
             if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
                 return True

@@ -96,8 +96,7 @@ class Binder:
         return 0 if own is None else own.data_ptr()
 
     def _gradient(self, module: nn.Module, name: str) -> int | Slot:
-        position = self.keys.get((module, name))
-        return 0 if position is None else Slot("gradient", position)
+        return Slot("gradient", self.keys[module, name]) if (module, name) in self.keys else 0
 
     # --- edges -------------------------------------------------------------------------------------------------------
 
@@ -242,23 +241,19 @@ class Binder:
         """One call now, in which the number of threads alone is open."""
         self.memory.lib.call(*(w if isinstance(w, int) else torch.get_num_threads() for w in words))
 
-    def _tensor(self, run: Run, module: nn.Module, name: str) -> Tensor | None:
-        position = self.keys.get((module, name))
-        return module._parameters[name] if position is None else run.parameters[position]
-
     def _wanted(self, run: Run, module: nn.Module, name: str) -> Tensor | None:
-        position = self.keys.get((module, name))
-        return None if position is None else run.gradients[position]
+        return run.gradients[self.keys[module, name]] if (module, name) in self.keys else None
 
     def _weight(self, conv: Conv, run: Run) -> Tensor:
-        weight, g = self._tensor(run, conv.module, "weight"), conv.geometry
-        assert weight is not None
+        g, position = conv.geometry, self.keys.get((conv.module, "weight"))
+        weight = conv.module.weight if position is None else run.parameters[position]
+        assert isinstance(weight, Tensor)
         return weight.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
 
     def _dense_forward(self, op: Conv, run: Run) -> None:
         g, like = op.geometry, op.source.like
         plain = self._move_out(self.memory.at(like), like, layout_for(g))
-        bias = self._tensor(run, op.module, "bias")
+        bias = run.parameters[self.keys[op.module, "bias"]] if (op.module, "bias") in self.keys else None
         self._move_in(nn.functional.conv2d(plain, self._weight(op, run), bias, g.stride, g.pad), op.out)
 
     def _dense_backward(self, op: ConvBack, run: Run) -> None:

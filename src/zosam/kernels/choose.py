@@ -6,12 +6,14 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from . import measure
 from .execute import KernelRegion, Switch, Unsupported
@@ -54,6 +56,11 @@ class Rewritten:
     switches: list[Switch]
     case: Case
 
+    @cached_property
+    def arguments(self) -> dict[str, None]:
+        """The names of what the graph takes."""
+        return {str(node.target): None for node in self.graph.graph.nodes if node.op == "placeholder"}
+
     def describe(self) -> dict[str, str]:
         """Of each region what runs where, and how many times as fast that was measured to be."""
         when = "in training" if self.case.backward else f"forward of {self.case.batch}"
@@ -81,13 +88,40 @@ def rewrite(module: nn.Module, layers: Layers, case: Case, choices: Choices) -> 
     return Rewritten(graph, switches, case)
 
 
+class NoDropout(TorchFunctionMode):
+    """Dropout lets everything pass: which entries it takes depends on how a tensor lies in memory."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.attentions = [(m, m.dropout) for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
+
+    def __enter__(self) -> NoDropout:
+        for module, _ in self.attentions:
+            module.dropout = 0.0
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        for module, share in self.attentions:
+            module.dropout = share
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.dropout, torch.dropout, torch.dropout_):
+            return args[0]
+        kwargs = dict(kwargs or {})
+        if func is F.scaled_dot_product_attention and "dropout_p" in kwargs:
+            kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
 def _same(module: nn.Module, graph: GraphModule, case: Case) -> bool:
     """Whether both give the same output for one random input, up to rounding: a trace may miss what code does."""
     results = []
     inputs = case.samples()
-    own = type(module).forward
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
-        for forward in (partial(own, module), graph):
+    own = module.__dict__.get("forward", partial(type(module).forward, module))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module), NoDropout(module):
+        for forward in (own, graph):
             torch.manual_seed(0)
             results.append(forward(*inputs))
     if not all(isinstance(y, Tensor) for y in results):

@@ -156,7 +156,7 @@ class KernelRegion:
             return "a mask that was let go"
         if not self.warned:
             self.warned = True
-            name = self.layers.names.get(module, "")
+            name = self.layers.names.get(id(module._parameters["weight"]), "")
             warnings.warn(
                 f"{name}: weights that its mask prunes are not zero, so the model runs as before, dense, until they"
                 " are. Load weights before masks, or multiply them by their masks",

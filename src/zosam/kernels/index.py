@@ -241,9 +241,8 @@ class Layers:
     """
 
     def __init__(self, lib: Library, model: nn.Module, sparse: Masks | Mapping[str, Tensor] | None) -> None:
-        self.lib, self.sparse = lib, sparse
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.names = {m: names.get(id(m._parameters.get("weight")), "") for m in model.modules()}
+        self.lib, self.model, self.sparse = lib, model, sparse
+        self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         if masks_of(model.parameters()) and not hasattr(sparse, "needs_dense_gradient"):
             raise ValueError("a sparse method keeps this model: give accelerate that object as well, as `sparse`")
         self.serving = sparse is None  # the weights' own zeros are the pattern; nothing is trained
@@ -268,19 +267,20 @@ class Layers:
                 self.kept.add(module)
             elif module not in self.kept:  # else it was let go
                 own = module.__dict__.get("active")  # of a layer of our own, plan.Selection
-                mask = own if isinstance(own, Tensor) else self.given.get(self.names.get(module, ""))
+                mask = own if isinstance(own, Tensor) else self.given.get(self.names.get(id(weight), ""))
             found.append(mask)
         return found
 
     def renew(self) -> None:
         """Look for the weights' own zeros again."""
-        for module, name in self.names.items():
-            weight = module._parameters.get("weight")
-            if name in self.given and weight is not None:
+        for name, weight in self.model.named_parameters():
+            if name in self.given:
                 self.given[name].copy_(weight != 0)
 
-    def any_sparse(self) -> bool:
-        return any(mask is not None for mask in self.masks(list(self.names)))
+    def any_sparse(self, module: nn.Module) -> bool:
+        """Whether some parameter inside has a mask."""
+        inside = list(module.parameters())
+        return bool(masks_of(inside)) or any(self.names.get(id(p), "") in self.given for p in inside)
 
     def density(self, module: nn.Module) -> float:
         mask = self.mask(module)

@@ -12,7 +12,7 @@ from torch import nn
 from .index import Geometry
 from .plan import BatchNorm, Buffer, Conv, Enter, Forward, LayerNorm, Leave, Pass, Selection, Term, View
 from .regions import Region
-from .trace import Step
+from .trace import Projection, Step
 
 
 def uses_running_statistics(norm: nn.BatchNorm2d) -> bool:
@@ -93,7 +93,7 @@ class Lowering:
 
     def _linear(self, step: Step) -> None:
         linear = step.module
-        assert isinstance(linear, nn.Linear)
+        assert isinstance(linear, nn.Linear | Projection)
         name, view = self._view(step)
         geometry = Geometry(view.like.channels, linear.out_features, view.like.height, view.like.width)
         self._layer(step, linear, geometry, name, view)

@@ -37,6 +37,8 @@ def regions(graph: GraphModule, wanted: Callable[[nn.Module], bool]) -> list[Reg
     found: list[Region] = []
     current: Region | None = None
     for node in graph.graph.nodes:
+        if node.op == "get_attr":  # a parameter, of no step's own
+            continue
         step = understood(node, modules)
         kind = _KINDS.get(step.kind, "") if step else ""
         starts = step is not None and step.kind in _STARTS
@@ -71,7 +73,7 @@ def alone(whole: GraphModule, region: Region) -> GraphModule:
     graph = Graph()
     known: dict[str, Node] = {name: graph.placeholder(name) for name in region.inputs}
     for node in region.nodes:
-        known[node.name] = graph.node_copy(node, lambda n: known[n.name])
+        known[node.name] = graph.node_copy(node, lambda n: known.get(n.name) or graph.get_attr(str(n.target)))
     outputs = tuple(known[name] for name in region.outputs)
     graph.output(outputs[0] if len(outputs) == 1 else outputs)
     return GraphModule(whole, graph)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node, Tracer
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from .attention import WAYS, written_out
 
 _ADD = {operator.add, operator.iadd, torch.add}
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_}
@@ -32,18 +36,57 @@ class Step:
 
 
 class LeafTracer(Tracer):
-    """Traces into the user's own modules only; torch's own stay whole."""
+    """Traces into the user's own modules only; torch's own stay whole, save for its transformer layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return m.__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
 
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        written = written_out(m, args, kwargs)
+        return super().call_module(m, forward, args, kwargs) if written is None else written()
+
+
+class Whole(nn.Module):
+    """Calls one of torch's own layers, which a tracer then sees from outside."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
 
 def trace(model: nn.Module) -> GraphModule | None:
     """The model as a graph that shares its modules, or None if torch.fx cannot follow its code."""
+    root = Whole(model) if type(model) in WAYS or type(model) is nn.Linear else model
     try:
-        return GraphModule(model, LeafTracer().trace(model))
+        return GraphModule(root, LeafTracer().trace(root))
     except Exception:
         return None
+
+
+class Projection:
+    """A linear layer whose weight is a parameter of another module: F.linear(x, weight, bias)."""
+
+    training = False
+
+    def __init__(self, root: nn.Module, weight: str, bias: str | None) -> None:
+        self._places: dict[str, tuple[nn.Module, str] | None] = {}
+        for name, target in (("weight", weight), ("bias", bias)):
+            path, _, attribute = (target or "").rpartition(".")
+            self._places[name] = None if target is None else (root.get_submodule(path), attribute)
+        self.out_features = int(self._parameters["weight"].shape[0])  # type: ignore[union-attr]
+
+    @property
+    def _parameters(self) -> dict[str, nn.Parameter | None]:
+        """As those of a module, and always the ones that the other module has now."""
+        return {name: place and place[0]._parameters[place[1]] for name, place in self._places.items()}
+
+    def named_parameters(self, recurse: bool = False) -> list[tuple[str, nn.Parameter]]:
+        return [(name, p) for name, p in self._parameters.items() if p is not None]
 
 
 def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
@@ -54,6 +97,8 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
         kind, keepdim = _module_kind(module)
         return Step(kind, node.name, inputs, module, keepdim, bool(getattr(module, "inplace", 0))) if kind else None
     if node.op == "call_function":
+        if node.target is F.linear:
+            return _linear(node)
         if node.target in _ADD and len(node.args) == 2 == len(inputs) and not node.kwargs:
             return Step("add", node.name, inputs, inplace=node.target is operator.iadd)
         if node.target in _RELU and len(inputs) == 1:
@@ -76,6 +121,21 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
         if node.target == "mean":
             return _mean(node, inputs)
     return None
+
+
+def _linear(node: Node) -> Step | None:
+    """F.linear of a value and parameters of the model."""
+    given: dict[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
+    x, weight, bias = (given.get(name) for name in ("input", "weight", "bias"))
+    held = [p for p in (weight, bias) if p is not None]
+    root = node.graph.owning_module
+    if not isinstance(x, Node) or root is None or not all(isinstance(p, Node) and p.op == "get_attr" for p in held):
+        return None
+    try:
+        projection = Projection(root, str(weight.target), None if bias is None else str(bias.target))  # type: ignore[union-attr]
+    except (AttributeError, KeyError):
+        return None
+    return Step("linear", node.name, [x.name], cast(nn.Module, projection))
 
 
 def _mean(node: Node, inputs: list[str]) -> Step | None:
@@ -119,7 +179,7 @@ def _module_kind(module: nn.Module) -> tuple[str, bool]:
     kind = type(module)
     if kind is nn.Conv2d and _plain_conv(module):
         return "conv", False
-    if kind is nn.Linear:
+    if kind in (nn.Linear, NonDynamicallyQuantizableLinear):
         return "linear", False
     if kind is nn.BatchNorm2d:
         return "batch_norm", False
@@ -129,7 +189,7 @@ def _module_kind(module: nn.Module) -> tuple[str, bool]:
         return "relu", False
     if kind is nn.GELU and getattr(module, "approximate", "") == "none":
         return "gelu", False
-    if kind is nn.Identity or (kind is nn.Dropout and getattr(module, "p", 1) == 0):
+    if kind is nn.Identity or (kind is nn.Dropout and (getattr(module, "p", 1) == 0 or not module.training)):
         return "identity", False
     if kind is nn.AdaptiveAvgPool2d and getattr(module, "output_size", None) in (1, (1, 1)):
         return "pool", True
