@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zosam.kernels import accelerate, library, measure, report, restore
 from zosam.lab.models import digits_net
-from zosam.optim import SAM, ZOSAM
+from zosam.optim import SAM, ZOSAM, Pair
 from zosam.sparse import RigL
 
 
@@ -161,7 +161,7 @@ def test_training_goes_the_same_way(always: None, way: str) -> None:
             "sgd": lambda base: SAM(base, rho=0.0),
             "sam": lambda base: SAM(base, rho=0.05),
             "zosam": lambda base: ZOSAM(base, rho=0.05),
-            "pair": lambda base: ZOSAM(base, rho=0.05, pair=True),
+            "pair": lambda base: ZOSAM(base, rho=0.05, decide=Pair()),
             "fast": lambda base: ZOSAM.fast(base, rho=0.05),
         }[way](base)
         sparse = RigL(model, optimizer, sparsity=0.8, every=2)
