@@ -86,6 +86,8 @@ def test_words():
     run = Run(model="resnet20:stem_stride=2", data="cifar10:train=20000", method="mest:every=40", optimizer="s2sam")
     presets = [family(Run(optimizer=name).optimizer) for name in ("zosam.fast", "paperzosam", "rwp")]
     assert presets == ["zosam", "zosam", "rwp"]
+    wide = Run(optimizer="zosam:probe=rademacher(2),every=4").optimizer
+    assert words(wide) == "ZO-SAM (every 4, probe rademacher(m 2))"
     assert words(run.model) == "ResNet-20 (stem_stride 2)"
     assert words(run.data) == "CIFAR-10 (train 20,000)"
     assert words(run.method) == "MEST (every 40)"

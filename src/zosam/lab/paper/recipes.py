@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
-from zosam.lab.assemble import OPTIMIZER
 from zosam.lab.paper.source import read
 from zosam.lab.run import Run
 from zosam.names import find
@@ -93,6 +93,8 @@ def label(optimizer: str) -> str:
     return str(find(read("recipes")["optimizers"], optimizer, "optimizer")["label"])
 
 
+@cache
 def labels() -> dict[str, str]:
     """How optimizers are called in print, by how they are written with all their settings."""
-    return {OPTIMIZER.read(o["optimizer"]).whole: str(o["label"]) for o in read("recipes")["optimizers"].values()}
+    found = read("recipes")["optimizers"].values()
+    return {Run(optimizer=o["optimizer"]).optimizer.whole: str(o["label"]) for o in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -189,8 +190,9 @@ def unsteady(arms: Iterable[Arm]) -> float:
 
 def words(choice: Choice) -> str:
     """A choice as people read it: "resnet20:stem_stride=2" is "ResNet-20 (stem_stride 2)"."""
-    told = [f"{key} {v:,}" if type(v) is int else f"{key} {_short(v)}" for key, v in choice.settings.items()]
-    return f"{plain(choice.name)} ({', '.join(told)})" if told else plain(choice.name)
+    _, _, settings = str(choice).partition(":")
+    told = re.sub(r"\d{5,}", lambda number: f"{int(number[0]):,}", settings.replace(",", ", ").replace("=", " "))
+    return f"{plain(choice.name)} ({told})" if told else plain(choice.name)
 
 
 def plain(name: str) -> str:

@@ -18,24 +18,24 @@ function little(wide, tall, label, marks) {
 
 // One dot for each seed, on the scale of the block.
 function strip(seeds, domain) {
-  const values = Object.entries(seeds), place = scale(domain, [6, 114]), x = (value) => Math.max(3, Math.min(117, place(value)));
+  const values = Object.entries(seeds), place = scale(domain, [6, 90]), x = (value) => Math.max(3, Math.min(93, place(value)));
   const label = values.map(([seed, value]) => `seed ${seed}: ${value.toFixed(2)}`).join(", ");
-  return little(120, 18, label, [
-    ["line", { class: "axis", x1: 0, x2: 120, y1: 9, y2: 9 }],
+  return little(96, 18, label, [
+    ["line", { class: "axis", x1: 0, x2: 96, y1: 9, y2: 9 }],
     ...values.map(([, value]) => ["circle", { class: "seed", cx: x(value), cy: 9, r: 3.4 }]),
   ]);
 }
 
 // The difference with its interval around zero: dark if the interval leaves zero out; arrows where it goes on.
 function gapBar(gap, reach) {
-  const x = (value) => 70 + (Math.max(-1.03, Math.min(1.03, value / reach)) * 66), half = gap.half ?? 0;
+  const x = (value) => 60 + (Math.max(-1.03, Math.min(1.03, value / reach)) * 56), half = gap.half ?? 0;
   const [low, high] = [gap.mean - half, gap.mean + half], clear = gap.half !== null && (low > 0 || high < 0);
   const arrow = (end, to) => (Math.abs(end) > reach * 1.03 ? [["path", { class: "end", d: `M${to},5 l${Math.sign(end) * 5},4 l${-Math.sign(end) * 5},4 z` }]] : []);
-  return little(140, 18, `difference ${gap.text}${gap.half === null ? ", one seed" : ""}`, [
-    ["line", { class: "axis", x1: 70, x2: 70, y1: 1, y2: 17 }],
+  return little(120, 18, `difference ${gap.text}${gap.half === null ? ", one seed" : ""}`, [
+    ["line", { class: "axis", x1: 60, x2: 60, y1: 1, y2: 17 }],
     ...(gap.half === null ? [] : [["line", { class: clear ? "span clear" : "span", x1: x(low), x2: x(high), y1: 9, y2: 9 }]]),
     ["circle", { class: clear ? "mean clear" : "mean", cx: x(gap.mean), cy: 9, r: 4 }],
-    ...arrow(low, 4), ...arrow(high, 136),
+    ...arrow(low, 4), ...arrow(high, 116),
   ]);
 }
 
