@@ -14,6 +14,7 @@ from zosam.distributed.ranks import ALONE, Ranks
 from zosam.lab import data
 from zosam.lab.decay_groups import decay_groups
 from zosam.lab.learning_rate import SCHEDULE, Constant
+from zosam.lab.precision import probe_far_enough
 from zosam.lab.radius import rho_over
 from zosam.lab.settings import Choice, Kind
 from zosam.lab.train import classification
@@ -69,6 +70,7 @@ def build_optimizer(what: Run, model: nn.Module, steps: int) -> SharpnessAware:
     optimizer = cls(base, **given, **what.optimizer.settings)
     if not isinstance(optimizer, SharpnessAware):
         raise ValueError(f"optimizer {what.optimizer} made a {type(optimizer).__name__}, not a zosam.SharpnessAware")
+    probe_far_enough(optimizer, what.precision)
     optimizer.diagnostics = {} if what.diagnostics else None
     return optimizer
 

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from zosam.distributed.ranks import ALONE, Ranks
+from zosam.optim import ZOSAM, Central, SharpnessAware
 
+DELTA = 3e-3  # how far ZO-SAM's probes go where they are rounded: nearer, the sign is often that of the rounding
 DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def probe_far_enough(optimizer: SharpnessAware, precision: str) -> None:
+    """Let ZO-SAM's probes in bf16 or fp16 go as far as a difference of their losses can be seen: θ ± δu, δ = 3e-3.
+
+    By default they go to the two candidates themselves, which is too near: benchmarks/signs.py. A distance that was
+    chosen stays; a decision by the candidates' own losses is refused.
+    """
+    if precision == "fp32" or not isinstance(optimizer, ZOSAM):
+        return
+    decide = optimizer.decide
+    if not isinstance(decide, Central):
+        raise ValueError(
+            f"decide={type(decide).__name__.lower()} compares losses too near to each other for {precision}: take"
+            " central, or fp32"
+        )
+    if decide.radius is None and decide.delta is None:
+        optimizer.decide = replace(decide, delta=DELTA)
 
 
 class Overflow(ArithmeticError):

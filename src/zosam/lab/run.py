@@ -86,7 +86,7 @@ class Run:
     ema: float | None = None
     """Decay of a moving average of the weights, such as 0.9999, that is kept and tested beside them."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What the network computes in; weights are kept in fp32."""
+    """What the network computes in; weights are kept in fp32. ZO-SAM's probes go further in bf16 and fp16."""
     diagnostics: bool = False
     """Record, for each epoch, length of the perturbation, its cosine with the gradient, losses of probes, variance of
     the gradient, and the masks."""
