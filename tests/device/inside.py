@@ -162,7 +162,12 @@ def test_how_often_a_step_waits_for_the_device():
     assert per_step("sam") == 0
     assert per_step("zosam") == 1  # the decision
     assert per_step("zosam", probe=Gaussian(4)) == 1
+    assert per_step("rwp", eta=0.1) == 0
+    assert per_step("sam", scale="filter") == 0
     assert per_step("sgd", "rigl") == 0  # an update waits, the steps between do not
+    _, _, _, step = training(DEVICE, "sgd", "rigl")
+    step(2)
+    assert len(counted(step)) > 0
 
 
 def test_what_is_planted_is_found():

@@ -42,6 +42,7 @@ class ActiveWeights:
         ]
         self._masked = [i for i, index in enumerate(self._index) if index is not None]
         self._unmasked = [i for i, index in enumerate(self._index) if index is None]
+        self._spread: tuple[list[float], Tensor] | None = None
         self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self._parts, self._index, strict=True)]
         self.n_weights = sum(p.numel() for p in params)  # pruned ones too
         of_ranks = self._sizes_of_ranks()
@@ -97,8 +98,10 @@ class ActiveWeights:
 
     def spread(self, values: Sequence[float]) -> Tensor:
         """A vector that holds `values[i]` at every weight of parameter i."""
-        full = [torch.full((n,), v, dtype=self.dtype) for v, n in zip(values, self.sizes, strict=True)]
-        return torch.cat(full).to(self.device) if full else torch.zeros(0)
+        if self._spread is None or self._spread[0] != list(values):  # else nothing has to reach the device again
+            full = [torch.full((n,), v, dtype=self.dtype) for v, n in zip(values, self.sizes, strict=True)]
+            self._spread = list(values), torch.cat(full).to(self.device) if full else torch.zeros(0)
+        return self._spread[1]
 
     def dense(self, vector: Tensor) -> list[Tensor]:
         """The vector as tensors shaped and laid out like the parameters, zero at pruned weights."""
@@ -157,7 +160,8 @@ class ActiveWeights:
 
     def filter_sums(self, vector: Tensor) -> Tensor:
         """For each active weight the sum of the vector over its filter."""
-        sums = vector.new_zeros(int(self._filter[-1]) + 1 if len(self) else 0).index_add_(0, self._filter, vector)
+        filters = sum(p.shape[0] if p.dim() > 1 else 1 for p in self._parts)
+        sums = vector.new_zeros(filters).index_add_(0, self._filter, vector)
         return sums.index_select(0, self._filter)
 
     @cached_property
