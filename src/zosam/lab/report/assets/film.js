@@ -3,7 +3,8 @@ KINDS.film = (figure, stage) => {
   const canvas = el("canvas", { role: "img" });
   const label = el("output", { class: "reading", dir: "auto" });
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let layer = 0, frame = 0, width = 0, timer = null;
+  const motion = (l) => figure.frames.reduce((sum, f) => sum + (f.moved?.[l] || 0), 0); // the layer that moves most is shown first
+  let layer = figure.layers.reduce((best, _, l) => (motion(l) > motion(best) ? l : best), 0), frame = 0, width = 0, timer = null;
 
   function bits(f, l) {
     const bytes = atob(figure.frames[f].masks[l]), [rows, columns] = figure.layers[l].shape;
@@ -89,7 +90,7 @@ KINDS.film = (figure, stage) => {
     return timer;
   });
   stage.tools.append(
-    chooser("layer", figure.layers.map((l) => `${l.name} (${l.shape.join(" × ")})`), (i) => { layer = i; paintFrame(); }),
+    chooser("layer", figure.layers.map((l) => `${l.name} (${l.shape.join(" × ")})`), (i) => { layer = i; paintFrame(); }, layer),
     play, slider, label,
   );
 
