@@ -27,10 +27,11 @@ class Sums:
     seen: int = 0
     loss: float = 0.0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def clear(self) -> None:
-        self.seen, self.loss, self.seconds, self.figures = 0, 0.0, 0.0, {}
+        self.seen, self.loss, self.seconds, self.cpu_seconds, self.figures = 0, 0.0, 0.0, 0.0, {}
 
 
 def fit(
@@ -69,6 +70,7 @@ def fit(
             **evaluate(model, test, pause, optimizer.ranks),
             "lr": optimizer.param_groups[0]["lr"],
             "seconds": so_far.seconds,
+            "cpu_seconds": so_far.cpu_seconds,  # fewer than seconds on one thread: others had the core meanwhile
             "images_per_second": so_far.seen / so_far.seconds,
             **optimizer.passes,
             **{name: fmean(values) for name, values in so_far.figures.items()},
@@ -80,7 +82,7 @@ def fit(
     if so_far.seen and ends_an_epoch(start):  # it was broken off between the last step and the end of the evaluation
         yield record(start)
         so_far.clear()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     for step in range(start, steps):
         now = place(step)
         if now != expected or now % epoch_length == 0:
@@ -108,12 +110,14 @@ def fit(
         for name, value in (optimizer.diagnostics or {}).items():
             so_far.figures.setdefault(name, []).append(value)
         so_far.seconds += time.perf_counter() - began
+        so_far.cpu_seconds += time.process_time() - cpu_began
         tick()
         pause()
         if ends_an_epoch(step + 1):
             yield record(step + 1)
             so_far.clear()
-        began = time.perf_counter()  # evaluations and checkpoints are not counted as training
+        # evaluations and checkpoints are not counted as training
+        began, cpu_began = time.perf_counter(), time.process_time()
 
 
 def take_step(optimizer: SharpnessAware, closure: Callable[..., Tensor], precision: Precision) -> Tensor:

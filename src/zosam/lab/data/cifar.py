@@ -90,6 +90,7 @@ def cifar10(
     data_dir: str | Path | None = None,
     train: int | None = None,
     validation: int = 0,
+    augment: bool = True,
     cutout: int = 0,
     reflect: bool = False,
     rank: int = 0,
@@ -98,10 +99,10 @@ def cifar10(
     """CIFAR-10: 50,000 + 10,000 pictures, 32 x 32, 10 classes; cropped and flipped.
 
     `train` is how many pictures to train on, and `validation` how many to hold out, both the same ones for every seed;
-    by default all of the training set is trained on, less what is held out. `cutout` is the
-    side of a square to blank; `reflect` pads the crop with mirrored pixels instead of black ones.
+    by default all of the training set is trained on, less what is held out. `augment=False` neither crops nor flips;
+    else `cutout` is the side of a square to blank, and `reflect` pads the crop with mirrored pixels instead of black.
     """
-    return _load(CIFAR10, batch_size, seed, device, data_dir, train, validation, cutout, reflect, rank, world)
+    return _load(CIFAR10, batch_size, seed, device, data_dir, train, validation, augment, cutout, reflect, rank, world)
 
 
 def cifar100(
@@ -111,6 +112,7 @@ def cifar100(
     data_dir: str | Path | None = None,
     train: int | None = None,
     validation: int = 0,
+    augment: bool = True,
     cutout: int = 0,
     reflect: bool = False,
     rank: int = 0,
@@ -120,7 +122,7 @@ def cifar100(
 
     The settings are those of cifar10.
     """
-    return _load(CIFAR100, batch_size, seed, device, data_dir, train, validation, cutout, reflect, rank, world)
+    return _load(CIFAR100, batch_size, seed, device, data_dir, train, validation, augment, cutout, reflect, rank, world)
 
 
 def _load(
@@ -131,6 +133,7 @@ def _load(
     data_dir: str | Path | None,
     train: int | None,
     validation: int,
+    augment: bool,
     cutout: int,
     reflect: bool,
     rank: int,
@@ -143,6 +146,8 @@ def _load(
         raise ValueError(f"validation must be 0 to {len(y) - 1} pictures, not {validation}")
     if train is not None and not 0 < train <= len(y) - validation:
         raise ValueError(f"train must be 1 to {len(y) - validation} pictures, not {train}")
+    if not augment and (cutout or reflect):
+        raise ValueError("cutout and reflect are augmentation, and augment is false: leave out one or the other")
     plain = Plain(kind.mean, kind.std)
     held = None
     if validation or train:
@@ -150,9 +155,9 @@ def _load(
         out, kept = order[:validation], order[validation:][:train]
         held = Tensors(x[out], y[out], 500, augment=plain, rank=rank, world=world) if validation else None
         x, y = x[kept], y[kept]
-    augmented = Augmented(kind.mean, kind.std, cutout, reflect)
+    seen = Augmented(kind.mean, kind.std, cutout, reflect) if augment else plain
     return Data(
-        train=Tensors(x, y, batch_size, shuffle=True, seed=seed, augment=augmented, rank=rank, world=world),
+        train=Tensors(x, y, batch_size, shuffle=True, seed=seed, augment=seen, rank=rank, world=world),
         test=Tensors(test_x, test_y, 500, augment=plain, rank=rank, world=world),
         classes=kind.classes,
         shape=(3, 32, 32),
