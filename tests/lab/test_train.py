@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -38,6 +40,16 @@ def test_it_is_plain_training():
     assert records[-1]["step"] == 6
     assert records[-1]["lr"] == pytest.approx(0.5 / 6)
     assert records[-1]["forward"] == 6
+
+
+def test_waiting_is_time_but_no_computing():
+    model, train, test = setting()
+    optimizer = SGD(torch.optim.SGD(model.parameters(), lr=0.1))
+    original = optimizer.step
+    optimizer.step = lambda closure: (time.sleep(0.1), original(closure))[1]
+    last = list(fit(model, optimizer, train, test, steps=3))[-1]
+    assert last["seconds"] > 0.3
+    assert last["cpu_seconds"] < last["seconds"] - 0.2
 
 
 def test_a_place_that_jumps_back_replays_schedule_and_data():

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from zosam.lab.locks import Busy
 from zosam.lab.paper import commands
+from zosam.lab.paper.answers import evidence
 from zosam.lab.preempt import Preempted
 from zosam.lab.radius import Radius
 from zosam.lab.record import read_record
@@ -25,7 +26,7 @@ from zosam.names import summary
 
 console = Console()
 app = tyro.extras.SubcommandApp()
-for command in (commands.table, commands.figure, commands.report):
+for command in (commands.table, commands.figure, evidence, commands.report):
     app.command(command)
 
 

@@ -60,6 +60,17 @@ def test_deterministic_per_seed_epoch_rank(small_cifar):
     assert batches(rank=1, world=4).shape[0] == 15
 
 
+def test_without_augmentation_training_sees_what_testing_would(small_cifar):
+    data = cifar10(batch_size=60, data_dir=small_cifar, augment=False)
+    seen = [next(data.train.epoch(epoch))[0] for epoch in (0, 1)]
+    assert not torch.equal(*seen)  # in another order
+    assert torch.equal(*(x.sum((1, 2, 3)).sort().values for x in seen))
+    plain = data.test.augment(data.train.x, None)
+    assert torch.equal(seen[0].sum((1, 2, 3)).sort().values, plain.sum((1, 2, 3)).sort().values)
+    with pytest.raises(ValueError, match="leave out one or the other"):
+        cifar10(data_dir=small_cifar, augment=False, cutout=8)
+
+
 def test_shards_of_the_test_set_are_a_partition(small_cifar):
     parts = [cifar10(data_dir=small_cifar, rank=rank, world=3).test for rank in range(3)]
     assert [sum(len(y) for _, y in p) for p in parts] == [7, 7, 6]

@@ -128,5 +128,5 @@ def test_a_pattern_that_finds_nothing_says_what_cells_are_called():
 
 def test_a_table_of_epochs_says_what_a_missed_goal_counts(tmp_path):
     note = filled(load("table3", "small"), Book.open(tmp_path), 1)["note"]
-    assert "The goal is 45% here; a training that misses it counts as one epoch longer than it was." in note
+    assert "The goal is 55% here; a training that misses it counts as one epoch longer than it was." in note
     assert "goal" not in filled(load("table1", "small"), Book.open(tmp_path), 1)["note"]

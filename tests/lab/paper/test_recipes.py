@@ -19,6 +19,7 @@ from zosam.lab.paper.table import load as load_table
 from zosam.lab.run import Run, run
 
 load = cache(load_table)  # hundreds of runs are checked each time
+NOT_THERE = {"medium": {"table2", "table6"}}  # tables none of whose networks a tier has
 KINDS = {"variance", "surface", "convergence", "features", "corruptions", "masks", "throughput", "budget"}
 
 
@@ -31,7 +32,7 @@ def runs(name):
 @pytest.mark.parametrize("name", TIERS)
 def test_every_run_can_be_built(name):
     found = runs(name)
-    assert len(found) > 200
+    assert len(found) > (100 if name == "medium" else 200)
     assert len({r.key for r in found}) == len(found)
     assert {r.seed for r in found} == {0}
     for model in {r.model for r in found}:
@@ -46,7 +47,8 @@ def test_what_a_tier_cannot_do_is_not_run():
         name: {c.measure for t in NAMES for c in load(t, name).cells if c.run is None and "1e-4" not in c.row}
         for name in TIERS
     }
-    assert left_out == {"tiny": {"corrupted_accuracy", "robustness_gap"}, "small": set(), "paper": set()}
+    without = {"tiny": {"corrupted_accuracy", "robustness_gap"}, "small": set(), "paper": set()}
+    assert left_out == without | {"medium": {"test_accuracy", "images_per_second"}}
     assert load_figure("corruptions", "tiny").runs == {}
     assert tier("tiny").run("resnet1001", "cifar10", "rigl", "sgd", 0.9) is None
     assert tier("tiny").run("resnet32", "mars", "rigl", "sgd", 0.9) is None
@@ -66,7 +68,7 @@ def test_both_sides_of_a_comparison_differ_in_the_optimizer_only(name, table):
             assert cell.run.optimizer.name != "sgd"
             assert dataclasses.replace(cell.run, optimizer="sgd", rho=other.run.rho) == other.run
             compared += 1
-    assert compared >= 10
+    assert (compared >= 10) != (table in NOT_THERE.get(name, ()))
 
 
 @pytest.mark.parametrize("name", TIERS)
@@ -166,7 +168,7 @@ def test_settings_of_a_figure_follow_the_tier():
 
 
 def test_a_tier_says_what_it_can_say():
-    assert [tier(name).says for name in TIERS] == ["direction", "direction", "value"]
+    assert [tier(name).says for name in TIERS] == ["direction", "direction", "direction", "value"]
     assert all(0 < tier(name).goal < 1 and tier(name).note for name in TIERS)
     with pytest.raises(ValueError, match="did you mean 'tiny'"):
         tier("tinny")

@@ -35,8 +35,10 @@ def test_the_report_of_the_committed_results(tmp_path):
 
 def test_runs_are_chosen_by_a_pattern(tmp_path):
     files = sorted(RESULTS.glob("*.jsonl"))
+    if not files:
+        pytest.skip("no results are here")
     book = Book.open(tmp_path, files)
-    report = contents(book, tmp_path, tier="tiny", only="SNIP 90 %.*SGD")
+    report = contents(book, tmp_path, tier="tiny", only="random 90 %.*SGD")
     names = {arm["name"] for panel in report.cover["panels"] for arm in panel["arms"]}
     assert {name.split(",")[0] for name in names} == {"SGD"}
     with pytest.raises(ValueError, match="regular expression"):

@@ -38,7 +38,7 @@ class CifarResNet(nn.Module):
 def resnet20(num_classes: int = 10, width: int = 16, stem_stride: int = 1) -> CifarResNet:
     """ResNet-20 for CIFAR in He's widths 16-32-64: 0.27 million weights.
 
-    `width` is that of the first stage; `stem_stride=2` halves the side of all pictures inside, at a quarter of the cost.
+    `width` is that of the first stage; `stem_stride=2` halves the side of pictures inside, at a quarter of the cost.
     """
     return CifarResNet(20, width, num_classes, zero_pad=True, stem_stride=stem_stride)
 

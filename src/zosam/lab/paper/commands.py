@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +28,7 @@ from zosam.lab.run import Run
 from zosam.lab.terminal import Column, Output, Printed, show_table
 from zosam.lab.where import Where
 
-Tier = Literal["tiny", "small", "paper"]
+Tier = Literal["tiny", "small", "medium", "paper"]
 Elsewhere = Annotated[Where, tyro.conf.arg(name="")]
 console = Console()
 
@@ -57,7 +57,7 @@ def table(
 
     Args:
         name: 1 to 6, or table1 to table6.
-        tier: tiny trains on the digits for minutes, small on CIFAR at CPU scale for hours, paper is the real thing.
+        tier: tiny trains on the digits for minutes; small and medium on CIFAR at CPU scale; paper is the real thing.
         seeds: Trainings of each cell.
         only: A regular expression on "row / column", such as "(SNIP|MEST).*CIFAR-10 9".
         budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
@@ -77,7 +77,7 @@ def table(
     cells, book = chosen(content, only), Book.open(out, results)
     runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
     if train:
-        _train(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
+        train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
         _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir, say)
     found = filled(content, book, seeds, only)
@@ -86,7 +86,7 @@ def table(
     else:
         output.write(records(found))
     if save is not None:
-        _save(save, runs, book, say)
+        save_lines(save, runs, book, say)
 
 
 def figure(
@@ -106,7 +106,7 @@ def figure(
 
     Args:
         name: One of those that `zosam figure list` shows.
-        tier: tiny trains on the digits for minutes, small on CIFAR at CPU scale for hours, paper is the real thing.
+        tier: tiny trains on the digits for minutes; small and medium on CIFAR at CPU scale; paper is the real thing.
         seeds: Trainings of each series.
         budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
         train: --no-train takes what is there.
@@ -118,15 +118,15 @@ def figure(
         output: In which form to print what figures there are, or which files were written.
     """
     if name == "list":
-        _print([{"name": known, "title": load_figure(known, tier).title} for known in FIGURES], output)
+        print_records([{"name": known, "title": load_figure(known, tier).title} for known in FIGURES], output)
         return
     say = output.aside(console)
     content, book = load_figure(name, tier), Book.open(out, results)
     if not content.runs:
-        raise ValueError(f"the tier {tier} cannot make the figure {name}: take --tier small or paper")
+        raise ValueError(f"the tier {tier} cannot make the figure {name}: take --tier small, medium or paper")
     runs = with_seeds(content.runs.values(), seeds)
     if train:
-        _train(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
+        train_missing(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
             _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir, say)
     drawings = measured(content, book, seeds, where.data_dir)
@@ -138,7 +138,7 @@ def figure(
         files.write_json(file, drawing)
         picture = _draw(drawing, file.with_suffix(f".{form}"), say)
         written.append({"title": drawing["title"], "numbers": str(file), "picture": str(picture or "")})
-    _print(written, output)
+    print_records(written, output)
 
 
 def report(
@@ -178,7 +178,7 @@ def report(
             _draw(drawing, stills / f"{drawing['name']}.svg", console)
 
 
-def _train(
+def train_missing(
     runs: list[Run],
     book: Book,
     title: str,
@@ -238,13 +238,15 @@ def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None
             measure_corrupted(record, book, recipes.tier(tier), data_dir, tick)
 
 
-def _save(path: Path, runs: list[Run], book: Book, say: Console) -> None:
-    """Add the runs to a file of lines; a run that is there already gets its new line."""
+def save_lines(
+    path: Path, runs: list[Run], book: Book, say: Console, more: Mapping[Run, dict[str, Any]] | None = None
+) -> None:
+    """Add the runs to a file of lines; a run that is there already gets its new line. `more` stands in a run's line."""
     lines = {json.loads(old)["key"]: old for old in path.read_text().splitlines()} if path.exists() else {}
     for run in runs:
         record = book.get(run)
         if record is not None and (record.path / "record.json").exists():
-            lines[run.key] = line(record, notes=[CORRUPTED])
+            lines[run.key] = line(record, notes=[CORRUPTED], more=(more or {}).get(run))
     files.write(path, "".join(f"{text}\n" for text in lines.values()).encode())
     say.print(f"{path}: {len(lines)} runs", highlight=False)
 
@@ -261,7 +263,7 @@ def _draw(drawing: dict[str, Any], path: Path, say: Console) -> Path | None:
     return path
 
 
-def _print(found: list[dict[str, Any]], output: Output) -> None:
+def print_records(found: list[dict[str, Any]], output: Output) -> None:
     """A small table: the first column to look for, the others to read."""
     if not output.is_plain:
         output.write(found)

@@ -11,7 +11,7 @@ from zosam.lab.paper.source import read
 from zosam.lab.run import Run
 from zosam.names import find
 
-TIERS = ("tiny", "small", "paper")
+TIERS = ("tiny", "small", "medium", "paper")
 Says = Literal["direction", "value"]
 Fields = Mapping[str, Any]
 

@@ -70,13 +70,19 @@ class Book:
         files.write_json(self.root / run.folder / f"{name}.json", value)
 
 
-def line(record: Record, notes: Iterable[str] = ()) -> str:
-    """One line of JSON that says all of a finished run but its weights."""
+def is_idle(epochs: Iterable[dict[str, Any]]) -> bool:
+    """Whether a training on one thread had its core to itself: it computed in 95 % of its time, or more."""
+    known = [(e["cpu_seconds"], e["seconds"]) for e in epochs if "cpu_seconds" in e]
+    return bool(known) and sum(cpu for cpu, _ in known) >= 0.95 * sum(wall for _, wall in known)
+
+
+def line(record: Record, notes: Iterable[str] = (), more: dict[str, Any] | None = None) -> str:
+    """One line of JSON that says all of a finished run but its weights, and what `more` adds."""
     content = json.loads((record.path / "record.json").read_text())
     entry = {"key": record.run.key, "run": record.run.description, "made_with": content["made_with"]}
-    entry |= {"classes": record.classes, "epochs": record.epochs}
+    entry |= {"classes": record.classes, "idle": is_idle(record.epochs), "epochs": record.epochs}
     for name in notes:
         file = record.path / f"{name}.json"
         if file.exists():
             entry[name] = json.loads(file.read_text())
-    return json.dumps(entry)
+    return json.dumps(entry | (more or {}))
