@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from zosam import files
 from zosam.lab.paper import recipes
 from zosam.lab.paper.cluster import on_ray
 from zosam.lab.paper.cost import Costs
+from zosam.lab.paper.dry_run import plans, show_plans
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
 from zosam.lab.paper.results_store import Book, line
@@ -38,8 +40,10 @@ def table(
     tier: Tier = "tiny",
     seeds: int = 3,
     only: str | None = None,
+    printed_only: bool = False,
     budget: str | None = None,
     train: bool = True,
+    dry_run: bool = False,
     shard: str | None = None,
     ray: tuple[str, ...] | None = None,
     cpus: float = 1.0,
@@ -60,8 +64,10 @@ def table(
         tier: tiny trains on the digits for minutes; small and medium on CIFAR at CPU scale; paper is the real thing.
         seeds: Trainings of each cell.
         only: A regular expression on "row / column", such as "(SNIP|MEST).*CIFAR-10 9".
+        printed_only: Leave out the rows that the paper does not have: controls, and options of ours.
         budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
         train: --no-train shows what is there.
+        dry_run: Train nothing: take ten steps of each kind of run, and say what all would take in hours and disk.
         shard: i/n takes the i-th of n parts of the runs, for job arrays.
         ray: Train on a Ray cluster: the address, or nothing for one of this machine.
         cpus: Cores for each trial on the cluster.
@@ -74,13 +80,16 @@ def table(
     """
     say = output.aside(console)
     content = load(name if name.startswith("table") else f"table{name}", tier)
-    cells, book = chosen(content, only), Book.open(out, results)
+    cells, book = chosen(content, only, printed_only), Book.open(out, results)
     runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
+    if dry_run:
+        _plan(runs, book, f"{content.name}, tier {tier}", shard, where, output, say)
+        return
     if train:
         train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
         _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir, say)
-    found = filled(content, book, seeds, only)
+    found = filled(content, book, seeds, only, printed_only)
     if output.is_plain:
         show(found, console)
     else:
@@ -178,6 +187,24 @@ def report(
             _draw(drawing, stills / f"{drawing['name']}.svg", console)
 
 
+def _todo(runs: list[Run], book: Book, title: str, shard: str | None, say: Console) -> list[Run]:
+    """What is missing of the runs, or of a part of them; and say so."""
+    mine = runs if shard is None else part(runs, shard)
+    todo = missing(mine, book)
+    say.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
+    return todo
+
+
+def _plan(
+    runs: list[Run], book: Book, title: str, shard: str | None, where: Where, output: Output, say: Console
+) -> None:
+    found = plans(_todo(runs, book, title, shard, say), where)
+    if output.is_plain:
+        show_plans(found, console)
+    else:
+        output.write([{**plan.kind._asdict(), **asdict(plan), "kind": str(plan.kind)} for plan in found])
+
+
 def train_missing(
     runs: list[Run],
     book: Book,
@@ -190,9 +217,7 @@ def train_missing(
     where: Where,
     say: Console,
 ) -> None:
-    mine = runs if shard is None else part(runs, shard)
-    todo = missing(mine, book)
-    say.print(f"{title}: {len(mine)} runs, {len(mine) - len(todo)} finished, {len(todo)} missing", highlight=False)
+    todo = _todo(runs, book, title, shard, say)
     if not todo:
         return
     cost = Costs(book, where.data_dir).total(todo)

@@ -37,7 +37,7 @@ class Costs:
             return fmean(spent)
         price, pictures = self.price(run)
         dummy = replace(run, model="digits_net", data="digits", seed=0)
-        passes, schedules = _work(dummy)
+        passes, schedules = work(dummy)
         return price * pictures * run.epochs * schedules * passes
 
     def spent(self, run: Run) -> float | None:
@@ -64,7 +64,7 @@ class Costs:
 
 
 @cache
-def _work(run: Run) -> tuple[float, float]:
+def work(run: Run) -> tuple[float, float]:
     """What a step takes, in forward passes, and how many times the schedule is gone through; any network tells."""
     with torch.random.fork_rng():
         source = load_data(run)

@@ -25,13 +25,18 @@ from zosam.lab.terminal import Cells, Column, show_table
 STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
 
 
-def chosen(table: Table, only: str | None) -> list[Cell]:
-    """The cells whose "row / column" a pattern finds, and those that they are compared with."""
+def chosen(table: Table, only: str | None, printed_only: bool = False) -> list[Cell]:
+    """The cells whose "row / column" a pattern finds, and those that they are compared with; if `printed_only`, of the
+    rows that the paper has."""
     try:
         pattern = re.compile(only or "", re.IGNORECASE)
     except re.error as error:
         raise ValueError(f"--only takes a regular expression, and {only!r} is none ({error})") from None
     found = [c for c in table.cells if pattern.search(f"{c.row} / {c.column}")]
+    if found and printed_only:
+        found = [c for c in found if not c.control]
+        if not found:
+            raise ValueError(f"{only!r} finds controls only, which --printed-only leaves out")
     if not found:
         raise ValueError(f"no cell of {table.name} is called {only!r}; a cell's name is 'row / column', such as"
                          f" '{table.cells[0].row} / {table.cells[0].column}'")  # fmt: skip
@@ -39,9 +44,9 @@ def chosen(table: Table, only: str | None) -> list[Cell]:
     return [c for c in table.cells if c in found or (c.row, c.column) in others]
 
 
-def filled(table: Table, book: Book, seeds: int, only: str | None = None) -> dict[str, Any]:
+def filled(table: Table, book: Book, seeds: int, only: str | None = None, printed_only: bool = False) -> dict[str, Any]:
     """The table for the report: what was printed, ours, the difference, the verdict and the cost of each cell."""
-    tier, shown = recipes.tier(table.tier), chosen(table, only)
+    tier, shown = recipes.tier(table.tier), chosen(table, only, printed_only)
     places = {(c.row, c.column): c for c in shown}
     ours = {place: values(c, book, tier, seeds) for place, c in places.items()}
     rows = []
