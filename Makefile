@@ -42,9 +42,14 @@ test-ray: setup  ## sweeps on a Ray cluster of this machine
 test-long: setup ## every law for every pair, thirty kills and five minutes of hostile files
 	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto tests/laws tests/lab/faults tests/lab/fuzz
 
-wheel: setup     ## a wheel that carries the compiled kernels (x86-64 Linux)
-	@$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped()"
-	@$(BIN)/python -m pip wheel . -qq --no-deps --no-build-isolation -w dist --config-settings=--build-option=--plat-name=linux_x86_64
+wheel: setup     ## wheels for Linux (x86-64 and aarch64) that carry the compiled kernels, and the sdist, in dist/
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[wheel]' --no-build-isolation
+	@for machine in x86_64 aarch64; do \
+		rm -rf build src/zosam/kernels/lib && \
+		$(BIN)/python -c "from zosam.kernels.build import build_shipped; build_shipped('$$machine')" && \
+		ZOSAM_PLATFORM=manylinux_2_17_$$machine $(BIN)/python -m pip wheel . -qq --no-deps --no-build-isolation -w dist && \
+		$(BIN)/auditwheel show dist/zosam-*-manylinux_2_17_$$machine.whl || exit 1; done; rm -rf build src/zosam/kernels/lib
+	@$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 
 lint: setup      ## ruff, mypy --strict, and who may import whom
 	@$(BIN)/ruff check .

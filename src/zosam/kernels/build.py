@@ -13,6 +13,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,15 +54,20 @@ def compiler() -> str | None:
     return None
 
 
-def compile_library(variant: str, folder: Path, extra: tuple[str, ...] = (), machine: str = "") -> Path:
-    """Build one variant into `folder`, with its checksum; what appears there is whole and on the disk."""
-    cc = compiler()
-    if cc is None:
+def compile_library(
+    variant: str, folder: Path, extra: tuple[str, ...] = (), machine: str = "", command: tuple[str, ...] = ()
+) -> Path:
+    """Build one variant into `folder`, with its checksum; what appears there is whole and on the disk.
+
+    `command` is a compiler for another `machine`, with its options.
+    """
+    cc = command or (compiler() or "",)
+    if not cc[0]:
         raise FileNotFoundError("no C compiler: set CC, or install gcc or clang")
     march = () if variant == "portable" else (f"-march={variant}",)
     with tempfile.TemporaryDirectory() as aside:
         made = Path(aside) / "kernels.so"
-        _run([cc, *FLAGS, *march, *extra, *LINK, str(SOURCE), "-o", str(made), "-lm"])
+        _run([*cc, *FLAGS, *(() if command else march), *extra, *LINK, str(SOURCE), "-o", str(made), "-lm"])
         content = made.read_bytes()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     target = folder / file_name(variant, machine)
@@ -71,10 +77,15 @@ def compile_library(variant: str, folder: Path, extra: tuple[str, ...] = (), mac
     return target
 
 
-def build_shipped(folder: Path = SHIPPED) -> list[Path]:
-    """Build every variant for this architecture beside the package: what a wheel carries."""
-    x86 = platform.machine().lower() in {"x86_64", "amd64"}
-    return [compile_library(name, folder) for name in ([*(["x86-64-v4", "x86-64-v3"] if x86 else []), "portable"])]
+def build_shipped(machine: str, folder: Path = SHIPPED) -> list[Path]:
+    """Build every variant for x86_64 or aarch64 beside the package, against glibc 2.17: what a wheel carries.
+
+    It takes the compiler of the package `ziglang`, which brings the old headers and builds for any machine.
+    """
+    zig = (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17", "-s")
+    names = [*(["x86-64-v4", "x86-64-v3"] if machine == "x86_64" else []), "portable"]
+    marches = {name: () if name == "portable" else (f"-march={name.replace('-', '_')}",) for name in names}
+    return [compile_library(name, folder, marches[name], machine, zig) for name in names]
 
 
 def libraries(reasons: list[str]) -> Iterator[tuple[Path, str]]:
