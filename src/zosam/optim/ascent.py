@@ -184,6 +184,16 @@ class Ascent(Optimizer):
         return self._space
 
     @property
+    def is_displaced(self) -> bool:
+        """Whether the weights are away from home just now."""
+        return self._displacement.is_away
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler calls `step()` on skipped steps too: while there are weights to bring back."""
+        return self.is_displaced
+
+    @property
     def ranks(self) -> Ranks:
         """The processes that take the step together: all of the default group, unless it is set."""
         return current() if self._ranks is None else self._ranks

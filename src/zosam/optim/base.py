@@ -45,7 +45,6 @@ class SharpnessAware(Saved):
     _ascent: Tensor | None  # the offset that it has climbed
     _statistics: Snapshot | None  # buffers as its pass that counts has left them
     matters: ClassVar[float] = 1e-5  # a perturbation shorter than this share of the weights' length changes nothing
-    _step_supports_amp_scaling = True  # GradScaler calls step() on skipped steps too, so that weights come back
 
     def __init__(
         self,
@@ -125,27 +124,32 @@ class SharpnessAware(Saved):
         self.descend()
 
     @torch.no_grad()
-    def ascend(self, closure: Closure, *, stay: bool = True, scaler: torch.amp.GradScaler | None = None) -> Keep | None:
+    def ascend(
+        self, closure: Closure, *, stay: bool = True, scaler: torch.amp.GradScaler | None = None, share: float = 1.0
+    ) -> Keep | None:
         """Climb, and stay there until `step()` or `restore()`; random streams and BatchNorm do not notice.
 
         stay    whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
                 Without, they are at home, and each of several micro-batches goes there: `with optimizer.perturbed()`.
         scaler  the GradScaler of a loop in half precision, for the loss of the climb.
+        share   by which the closure multiplies its loss, such as 1/4 if it divides by four micro-batches.
         Returns which samples the method wants in that pass; None: all of them.
         """
         grads = [p.grad for p in self._parameters()]
         with self._transaction():
-            self._loss_scale = 1.0 if scaler is None else scaler.get_scale()
+            self._loss_scale = share * (1.0 if scaler is None else scaler.get_scale())
             scaled = closure if scaler is None else lambda **keep: scaler.scale(closure(**keep))
             self._climbed = any(self._set_rho())
             direction = self.climb(scaled) if self._climbed else None
-            self._displacement.come_home()
+            if scaler is not None and direction is not None and not bool(direction.isfinite().all()):
+                self._climbed, direction = False, None  # the loss was scaled too far: this step is the base's
             self._ascent = None if direction is None else self.offset(direction)
             self._statistics = self._passes.take() if stay and self._passes.counted else None
             self._passes.begin_again()
             self._ascended = True
-            if stay:
-                self._go(direction)
+            self._go(direction)
+            if not stay:
+                self._displacement.come_home()
         for p, g in zip(self._parameters(), grads, strict=True):
             p.grad = None if stay else g
         if self._statistics is not None:
@@ -181,11 +185,6 @@ class SharpnessAware(Saved):
     def ascended(self) -> bool:
         """Whether `ascend` was called and `step()` has yet to follow."""
         return self._ascended
-
-    @property
-    def is_displaced(self) -> bool:
-        """Whether the weights are away from home just now."""
-        return self._displacement.is_away
 
     # --- one optimizer with the base ---------------------------------------------------------------------------------
 

@@ -35,7 +35,8 @@ class Saved(Ascent):
 
     def pack(self) -> travel.Luggage:
         """What travels with the base: the method, its settings and steps, and what it remembers of each parameter."""
-        self.restore()
+        if self.is_displaced:  # else a window of micro-batches goes on after a checkpoint
+            self.restore()
         own = {"method": type(self).__name__, "settings": self.settings(), "steps": self.steps}
         luggage: travel.Luggage = {travel.first_parameter(self.base): own}
         for name, tensors in self._memory.state(self.active).items():
