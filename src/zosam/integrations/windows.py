@@ -57,7 +57,7 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
 
 def _map(batch: Any, keep: Keep) -> Any:
     if isinstance(batch, Tensor):
-        return batch[keep] if batch.dim() else batch
+        return batch[keep].contiguous() if batch.dim() else batch
     if isinstance(batch, Mapping):
         return {key: _map(item, keep) for key, item in batch.items()}
     if isinstance(batch, tuple):
