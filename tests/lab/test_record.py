@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 
 import pytest
 import torch
 
 from zosam import files
 from zosam.lab import cli
+from zosam.lab.data import DATA_SETS
 from zosam.lab.models import MODELS, NETWORKS, build
 from zosam.lab.record import check_files, check_size, read_record
 from zosam.lab.run import Run, finished, run
@@ -28,7 +30,7 @@ def folder(made, tmp_path):
     return shutil.copytree(made, tmp_path / made.name)
 
 
-def change(folder, **entries):
+def change_record(folder, **entries):
     files.write_json(folder / "record.json", read_record(folder) | entries)
 
 
@@ -60,7 +62,7 @@ def test_loading_leaves_the_callers_random_stream_alone(folder):
     ],
 )
 def test_what_cannot_be_right_is_named(folder, entry, value):
-    change(folder, **{entry: value})
+    change_record(folder, **{entry: value})
     with pytest.raises(ValueError, match=rf"record.json is damaged or no record of a run: {entry} cannot be right"):
         read_record(folder)
 
@@ -82,7 +84,7 @@ def test_what_cannot_be_right_is_named(folder, entry, value):
     ids=str,
 )
 def test_a_record_of_no_run(folder, what, message):
-    change(folder, run=SMALL.description | what)
+    change_record(folder, run=SMALL.description | what)
     with pytest.raises(ValueError, match=message):
         finished(folder)
 
@@ -90,7 +92,7 @@ def test_a_record_of_no_run(folder, what, message):
 def test_code_is_not_imported_because_a_record_says_so(folder, tmp_path, monkeypatch):
     (tmp_path / "trap.py").write_text("raise SystemExit('sprung')")
     monkeypatch.syspath_prepend(tmp_path)
-    change(folder, run=SMALL.description | {"model": "trap:build"})
+    change_record(folder, run=SMALL.description | {"model": "trap:build"})
     record = finished(folder)
     with pytest.raises(ValueError, match="the network trap:build, which is code: if you trust it, build and pass it"):
         record.load()
@@ -114,9 +116,32 @@ def test_code_is_not_imported_because_a_record_says_so(folder, tmp_path, monkeyp
 )
 def test_absurd_sizes_are_refused_before_memory_is_taken(folder, run, classes):
     run = {"model": NETWORKS.read(run["model"]).whole}
-    change(folder, run=SMALL.description | run, classes=classes)
+    change_record(folder, run=SMALL.description | run, classes=classes)
     with pytest.raises(ValueError, match=r"absurdly large|but its file differs in"):
         finished(folder).load()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "wrn:depth=9994,width=1"},
+        {"model": "wrn:depth=604,width=9999"},
+        {"batch_size": 1 << 40},
+        {"epochs": 1 << 40},
+        {"data": "folder:image_size=1000000"},
+        {"seed": 1 << 200},
+    ],
+    ids=str,
+)
+def test_absurd_sizes_are_refused_at_once(folder, change):
+    for name, kind in (("model", NETWORKS), ("data", DATA_SETS)):
+        if name in change:
+            change = {name: kind.read(change[name]).whole}
+    change_record(folder, run=SMALL.description | change)
+    began = time.perf_counter()
+    with pytest.raises(ValueError, match=r"absurdly large|must be at most|must be a whole number"):
+        finished(folder)
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -145,11 +170,11 @@ def test_damaged_weights(folder):
     model.write_bytes(content[:-4] + bytes(4))
     with pytest.raises(ValueError, match="is missing, or is not what the run has written"):
         finished(folder).load()
-    change(folder, checksums={})  # as in records of old
+    change_record(folder, checksums={})  # as in records of old
     model.write_bytes(content[:100])
     with pytest.raises(ValueError, match="is damaged or no safetensors file"):
         finished(folder).load()
-    change(folder, checksums={"model.safetensors": "0"})
+    change_record(folder, checksums={"model.safetensors": "0"})
     with pytest.warns(UserWarning, match="made again from the last checkpoint"):
         run(SMALL, folder.parent)
     assert model.read_bytes() == content
@@ -158,14 +183,14 @@ def test_damaged_weights(folder):
 def test_checksums_cannot_point_out_of_the_folder(folder):
     outside = folder.parent / "secret"
     outside.write_text("x")
-    change(folder, checksums={"../secret": "0"})
+    change_record(folder, checksums={"../secret": "0"})
     with pytest.raises(ValueError, match=rf"{folder.name}/secret is missing"):
         check_files(folder, read_record(folder)["checksums"])
 
 
 def test_markup_and_control_characters_in_a_record_are_text(folder, capsys, monkeypatch):
     monkeypatch.setattr(cli, "console", cli.Console(width=200))
-    change(folder, made_with={"[/bold][red]": "\x1b]0;title\x07 [link=http://x]y"})
+    change_record(folder, made_with={"[/bold][red]": "\x1b]0;title\x07 [link=http://x]y"})
     cli.show(folder)
     out = capsys.readouterr().out
     assert "[/bold][red]" in out

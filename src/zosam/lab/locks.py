@@ -46,7 +46,7 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[Held]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = _acquired(folder, wait)
+        lock = _acquired(folder / LOCK, folder / MARKER, wait)
     except Timeout:
         raise Busy(f"{folder} is in use by another process; wait for it, or use another folder") from None
     except OSError as error:
@@ -60,20 +60,37 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[Held]:
         lock.release()
 
 
-def _acquired(folder: Path, wait: float) -> BaseFileLock:
-    lock: BaseFileLock = FileLock(folder / LOCK, fallback_to_soft=False)
+@contextmanager
+def alone_with(file: Path, wait: float = 60.0) -> Iterator[None]:
+    """Be the only process that reads and writes this file; others are waited for."""
     try:
-        lock.acquire(timeout=wait)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = _acquired(file.with_name(f".{file.name}{LOCK}"), file.with_name(f".{file.name}{MARKER}"), wait)
+    except Timeout:
+        raise Busy(f"{file} has been in use by another process for {wait:g} seconds; try again later") from None
+    except OSError as error:
+        raise not_written(file, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquired(path: Path, marker: Path, wait: float) -> BaseFileLock:
+    """The system's lock on `path`; where there is none, the file `marker` that stands for one."""
+    lock: BaseFileLock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=wait, poll_interval=0.02)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
         warnings.warn(
-            f"{folder} is on a file system without locks ({error.strerror}): the file {MARKER} stands for one. If a"
-            " training on another machine was killed, remove it there before you go on",
+            f"{path.parent} is on a file system without locks ({error.strerror}): the file {marker.name} stands for"
+            " one. If a training on another machine was killed, remove it there before you go on",
             stacklevel=5,
         )
-        lock = SoftFileLock(folder / MARKER)
-        lock.acquire(timeout=wait)
+        lock = SoftFileLock(marker)
+        lock.acquire(timeout=wait, poll_interval=0.02)
     return lock
 
 

@@ -82,21 +82,23 @@ def read_record(folder: Path) -> dict[str, Any]:
     content = files.read_json(path)
     if content.pop("checksum", None) not in (None, _digest(content)):
         raise ValueError(f"{path} is damaged: its checksum is another")
-    wrong = [
-        name
-        for name, fits in {
-            "status": content.get("status") in ("training", "finished"),
-            "run": isinstance(content.get("run"), dict),
-            "made_with": isinstance(content.get("made_with"), dict),
-            "classes": type(content.get("classes")) is int and 0 < content["classes"] <= MOST_CLASSES,
-            "epochs": content.get("epochs") != [] and are_epochs(content.get("epochs")),
-            "checksums": isinstance(content.get("checksums", {}), dict),
-        }.items()
-        if not fits
-    ]
+    wrong = [] if content.get("status") in ("training", "finished") else ["status"]
+    wrong += what_is_wrong(content)
     if wrong:
         raise ValueError(f"{path} is damaged or no record of a run: {', '.join(wrong)} cannot be right")
     return content
+
+
+def what_is_wrong(content: Mapping[str, Any]) -> list[str]:
+    """The entries of a record, or of a line of results, that others rely on and that cannot be right."""
+    fits = {
+        "run": isinstance(content.get("run"), dict),
+        "made_with": isinstance(content.get("made_with"), dict),
+        "classes": type(content.get("classes")) is int and 0 < content["classes"] <= MOST_CLASSES,
+        "epochs": content.get("epochs") != [] and are_epochs(content.get("epochs")),
+        "checksums": isinstance(content.get("checksums", {}), dict),
+    }
+    return [name for name, right in fits.items() if not right]
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -38,6 +38,8 @@ OFF: dict[str, Any] = {  # what is off has no effect and no place in an address:
     "precision": "fp32", "diagnostics": False, "rho": None,
 }  # fmt: skip
 LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
+HIGHEST = {"epochs": 1_000_000, "batch_size": 1 << 20}
+LARGEST_PICTURE = 4096  # pixels on a side
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,13 @@ class Run:
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise ValueError(f"{name} must be {low} or more, not {value}")
+        for name, high in HIGHEST.items():
+            if getattr(self, name) > high:
+                raise ValueError(f"{name} must be at most {high:,}, not {getattr(self, name):,}")
+        if self.data.name in data.DATA and self.data.settings.get("image_size", 0) > LARGEST_PICTURE:
+            raise ValueError(
+                f"image_size must be at most {LARGEST_PICTURE:,}: the pictures of {self.data} are absurdly large"
+            )
         for name in ("sparsity", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
@@ -235,6 +244,7 @@ def finished(path: Path, what: Run | None = None) -> Record:
             what = Run.read(content["run"])
         except ValueError as error:
             raise ValueError(f"{path / 'record.json'}: {error}") from None
+    _check_same(path, content["run"], what)
     return Record(what, path, content["epochs"], content["classes"], content.get("checksums", {}))
 
 

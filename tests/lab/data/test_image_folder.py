@@ -8,7 +8,7 @@ import torch
 
 from zosam.lab.data import DataError, folder, imagenet
 from zosam.lab.data.mix import erase, mix
-from zosam.lab.data.pictures import MEAN, STD, centre, random_crop
+from zosam.lab.data.pictures import MEAN, STD, centre, decode, random_crop
 from zosam.lab.data.randaugment import CHANGES, rand_augment
 from zosam.lab.data.scan import scan, splits
 
@@ -215,3 +215,27 @@ def test_real_pictures(real):
     assert torch.bincount(y).tolist() == [30] * 10
     assert x.mean().abs() < 0.3
     assert 0.8 < x.std() < 1.4
+
+
+def test_only_the_formats_that_we_name_are_opened(root, tmp_path, monkeypatch):
+    """A PostScript file called .png would start Ghostscript."""
+    from PIL import EpsImagePlugin
+
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **_: started.append(given))
+    picture = root / "flats" / "train" / "apple" / "0.png"
+    picture.write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%BeginPreview\n%%EndPreview\nshowpage\n"
+    )
+    with pytest.raises(DataError, match=r"0\.png cannot be read as a picture"):
+        decode(str(picture))
+    assert not started
+    for kind in ("GIF", "TIFF", "ICO"):
+        path = tmp_path / f"{kind}.png"
+        Image.new("RGB", (9, 9)).save(path, kind)
+        with pytest.raises(DataError, match="cannot be read as a picture"):
+            decode(str(path))
+    for kind in ("JPEG", "PNG", "WEBP", "BMP"):
+        path = tmp_path / f"{kind}.png"  # the content counts, not the name
+        Image.new("RGB", (9, 9)).save(path, kind)
+        assert decode(str(path)).size == (9, 9)

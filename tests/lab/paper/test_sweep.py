@@ -14,9 +14,9 @@ import time
 import pytest
 
 from zosam.lab.paper.cost import Costs
-from zosam.lab.paper.results_store import Book, line
+from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
-from zosam.lab.run import Run
+from zosam.lab.run import Run, run
 
 SMALL = Run(optimizer="sgd", method="random", epochs=1, batch_size=256)
 RUNS = [dataclasses.replace(SMALL, sparsity=s) for s in (0.5, 0.8, 0.9)]
@@ -92,6 +92,13 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert "FloatingPointError" in outcome.failed[broken]
 
 
+def test_a_folder_that_cannot_be_written_does_not_stop_the_others(tmp_path):
+    (tmp_path / RUNS[0].folder).write_text("a file is in the way")
+    outcome = sweep(RUNS, Book.open(tmp_path))
+    assert outcome.trained == RUNS[1:]
+    assert "could not be written" in outcome.failed[RUNS[0]]
+
+
 def test_the_budget_holds(tmp_path):
     book = Book.open(tmp_path)
     outcome = sweep(RUNS, book, budget=1e-9)
@@ -142,6 +149,76 @@ def test_lines_bring_results_back(tmp_path):
     file.write_text('{"run": {"model": "nothing"}}\n')
     with pytest.raises(ValueError, match=r"results.jsonl, line 1"):
         Book.open(tmp_path, [file])
+
+
+def test_the_record_of_another_run_is_not_taken_for_it(tmp_path):
+    book = Book.open(tmp_path)
+    sweep([SMALL], book)
+    other = dataclasses.replace(SMALL, lr=0.2)
+    (tmp_path / SMALL.folder).rename(tmp_path / other.folder)  # as a careless copy would
+    assert book.get(other) is None
+    with pytest.raises(ValueError, match="written by another configuration"):
+        run(other, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def entry(tmp_path_factory):
+    book = Book.open(tmp_path_factory.mktemp("runs"))
+    sweep([SMALL], book)
+    return json.loads(line(book.get(SMALL)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": "0" * 12}, "its key is of another run"),
+        ({"epochs": []}, "epochs"),
+        ({"epochs": [{"test_accuracy": 1.0}]}, "epochs"),
+        ({"epochs": [{}] * 3}, "epochs"),
+        ({"classes": "ten"}, "classes"),
+        ({"classes": 1 << 40}, "classes"),
+        ({"made_with": None}, "made_with"),
+        ({"run": None}, "describes no run"),
+        ({"corrupted": 3}, "corrupted"),
+    ],
+)
+def test_result_lines_are_checked_when_they_are_read(tmp_path, entry, change, message):
+    file = tmp_path / "results.jsonl"
+    file.write_text(json.dumps(entry) + "\n")
+    assert Book.open(tmp_path, [file]).get(SMALL).last == entry["epochs"][-1]
+    file.write_text(json.dumps(entry | change) + "\n")
+    with pytest.raises(ValueError, match=rf"results\.jsonl, line 1 is no record of a run \(.*{message}"):
+        Book.open(tmp_path, [file])
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"{", b"[" * 100_000, b"null", b"3", b'{"run": ' + b"9" * 5000 + b"}"]
+)
+def test_a_file_that_holds_no_results(tmp_path, content):
+    file = tmp_path / "results.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"results\.jsonl"):
+        Book.open(tmp_path, [file])
+
+
+def _save(path, keys, entry):
+    for key in keys:
+        add_lines(path, {key: json.dumps(entry | {"key": key})})
+
+
+def test_several_processes_save_into_one_file_and_lose_no_line(tmp_path, entry):
+    fork, path = multiprocessing.get_context("fork"), tmp_path / "results.jsonl"
+    keys = [[f"{worker}-{n}" for n in range(8)] for worker in range(5)]
+    workers = [fork.Process(target=_save, args=(path, each, entry)) for each in keys]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    found = [json.loads(text)["key"] for text in path.read_text().splitlines()]
+    assert sorted(found) == sorted(key for each in keys for key in each)
+    assert add_lines(path, {"0-0": "{}", "new": "{}"}) == 41
+    assert path.read_text().splitlines()[found.index("0-0")] == "{}"  # in its old place
 
 
 @pytest.mark.parametrize(("text", "found"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("45", 45)])

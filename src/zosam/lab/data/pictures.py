@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")  # whatever a file is called: of others, some start programs
 REPEATS = 3  # copies of a picture in an epoch of repeated augmentation
 Key = tuple[int, int]  # place in the epoch, number of the file
 
@@ -64,7 +65,7 @@ def decode(path: str) -> Image:
     from PIL import Image
 
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             return file.convert("RGB")
     except Exception as error:  # a damaged picture can fail in any way
         raise DataError(f"{path} cannot be read as a picture ({error}): replace or remove it") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ OURS: tuple[Model, ...] = (
     digits_net,
 )
 MODELS: dict[str, Model] = {f.__name__: f for f in OURS}
-LARGEST_SETTING = 10_000  # more than any network has
+LARGEST_SETTING, LARGEST_PRODUCT = 4096, 1_000_000  # more than any network has
 
 
 class Logits(nn.Module):
@@ -63,7 +64,8 @@ def build(what: str | Choice, num_classes: int = 10) -> nn.Module:
 
 def sizes(what: Choice, num_classes: int) -> dict[str, torch.Size]:
     """The shape of every tensor of a network of ours, found out without taking memory."""
-    if any(isinstance(v, int) and abs(v) > LARGEST_SETTING for v in what.settings.values()):
+    given = [abs(v) for v in what.settings.values() if isinstance(v, int) and not isinstance(v, bool)]
+    if any(v > LARGEST_SETTING for v in given) or math.prod(given) > LARGEST_PRODUCT:
         raise ValueError(f"the network {what} would be absurdly large")
     with torch.random.fork_rng(), torch.device("meta"):
         return {name: tensor.shape for name, tensor in build(what, num_classes).state_dict().items()}

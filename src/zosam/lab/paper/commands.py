@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.dry_run import plans, show_plans
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
-from zosam.lab.paper.results_store import Book, line
+from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.show import chosen, filled, records, show
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
 from zosam.lab.paper.table import load
@@ -267,13 +266,9 @@ def save_lines(
     path: Path, runs: list[Run], book: Book, say: Console, more: Mapping[Run, dict[str, Any]] | None = None
 ) -> None:
     """Add the runs to a file of lines; a run that is there already gets its new line. `more` stands in a run's line."""
-    lines = {json.loads(old)["key"]: old for old in path.read_text().splitlines()} if path.exists() else {}
-    for run in runs:
-        record = book.get(run)
-        if record is not None and (record.path / "record.json").exists():
-            lines[run.key] = line(record, notes=[CORRUPTED], more=(more or {}).get(run))
-    files.write(path, "".join(f"{text}\n" for text in lines.values()).encode())
-    say.print(f"{path}: {len(lines)} runs", highlight=False)
+    records = [r for run in runs if (r := book.get(run)) is not None and (r.path / "record.json").exists()]
+    lines = {r.run.key: line(r, notes=[CORRUPTED], more=(more or {}).get(r.run)) for r in records}
+    say.print(f"{path}: {add_lines(path, lines)} runs", highlight=False)
 
 
 def _draw(drawing: dict[str, Any], path: Path, say: Console) -> Path | None:

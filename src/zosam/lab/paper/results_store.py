@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zosam import files
-from zosam.lab.record import Record
+from zosam.lab.locks import alone_with
+from zosam.lab.record import Record, read_record, what_is_wrong
 from zosam.lab.run import Run, finished
 
 OWN_FILES = {"record", "run", "kernels"}  # of a run's folder; every other JSON file was measured of the network
+MEASURED = {"corrupted": dict, "idle": bool}  # what a line may say beside its record
 
 
 @dataclass
@@ -27,12 +29,12 @@ class Book:
         """The folder `root`, and what the JSON-lines files in `results` say of runs that are not there."""
         lines: dict[str, dict[str, Any]] = {}
         for file in results:
-            for number, line in enumerate(file.read_text().splitlines(), 1):
+            for number, text in enumerate(_texts(file), 1):
                 try:
-                    entry = json.loads(line)
-                    lines[Run.read(entry["run"]).key] = entry
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    entry = _entry(text)
+                except (ValueError, RecursionError) as error:
                     raise ValueError(f"{file}, line {number} is no record of a run ({error})") from None
+                lines[entry["key"]] = entry
         return cls(Path(root), lines)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -62,7 +64,7 @@ class Book:
         """What was measured of the trained network, such as `corrupted`: its accuracy on CIFAR-10-C. None: nothing."""
         file = self.root / run.folder / f"{name}.json"
         if file.exists():
-            return json.loads(file.read_text())
+            return files.read_json(file)
         return self.lines.get(run.key, {}).get(name)
 
     def keep(self, run: Run, name: str, value: Any) -> None:
@@ -78,11 +80,51 @@ def is_idle(epochs: Iterable[dict[str, Any]]) -> bool:
 
 def line(record: Record, notes: Iterable[str] = (), more: dict[str, Any] | None = None) -> str:
     """One line of JSON that says all of a finished run but its weights, and what `more` adds."""
-    content = json.loads((record.path / "record.json").read_text())
+    content = read_record(record.path)
     entry = {"key": record.run.key, "run": record.run.description, "made_with": content["made_with"]}
     entry |= {"classes": record.classes, "idle": is_idle(record.epochs), "epochs": record.epochs}
     for name in notes:
         file = record.path / f"{name}.json"
         if file.exists():
-            entry[name] = json.loads(file.read_text())
+            entry[name] = files.read_json(file)
     return json.dumps(entry | (more or {}))
+
+
+def add_lines(path: Path, lines: Mapping[str, str]) -> int:
+    """Add lines, by the key of their run, to a file; a run that is there gets its new line. How many there are then.
+
+    Several processes may do so at once: one waits for the other.
+    """
+    with alone_with(path):
+        kept = {_key(path, old): old for old in _texts(path)} if path.exists() else {}
+        kept |= lines
+        files.write(path, "".join(f"{text}\n" for text in kept.values()).encode())
+        return len(kept)
+
+
+def _texts(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} holds no lines of results ({error})") from None
+
+
+def _entry(text: str) -> dict[str, Any]:
+    """What a line says, if all that others rely on can be right."""
+    entry = json.loads(text)
+    if not isinstance(entry, dict):
+        raise ValueError(f"it holds a {type(entry).__name__}")
+    key = Run.read(entry.get("run")).key
+    if entry.get("key") != key:
+        raise ValueError("its key is of another run")
+    wrong = what_is_wrong(entry) + [n for n, kind in MEASURED.items() if not isinstance(entry.get(n, kind()), kind)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} cannot be right")
+    return entry
+
+
+def _key(path: Path, text: str) -> str:
+    try:
+        return str(json.loads(text)["key"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{path} holds a line that is no record of a run ({error}): nothing was added") from None

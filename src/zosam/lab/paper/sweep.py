@@ -79,7 +79,7 @@ def sweep(
             busy += 1
             if busy >= len(queue):  # all that is left is in other hands
                 time.sleep(wait)
-        except (ValueError, RuntimeError, ArithmeticError) as error:
+        except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
             outcome.failed[now] = f"{type(error).__name__}: {error}"
     return outcome
 
