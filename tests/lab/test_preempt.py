@@ -1,4 +1,4 @@
-"""SIGTERM: a notice inside a training, nobody's business outside of it."""
+"""SIGTERM and Ctrl-C: a notice inside a training, nobody's business outside of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from zosam import files
 from zosam.lab import checkpoints
-from zosam.lab.preempt import Preempted, sigterm
+from zosam.lab.preempt import Preempted, stoppable
 from zosam.lab.run import Run, run
 
 SMALL = Run(epochs=2, method="set:every=4", batch_size=256, optimizer="looksam:k=3", diagnostics=True)
@@ -29,12 +29,12 @@ def handler():
     signal.signal(signal.SIGTERM, before)
 
 
-def ask():
-    os.kill(os.getpid(), signal.SIGTERM)
+def ask(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
 
 
 def asked_to_stop(then=lambda notice: None, patient=True):
-    with sigterm() as notice:
+    with stoppable() as notice:
         notice.patient = patient
         ask()
         then(notice)
@@ -49,7 +49,7 @@ def test_the_handler_is_there_only_inside(handler):
     seen = []
     with pytest.raises(Preempted, match="after the end"):
         asked_to_stop(lambda notice: seen.append(notice.came))
-    assert seen == [True]
+    assert seen == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is mine
     assert handler == []
     ask()
@@ -79,11 +79,11 @@ def test_before_the_first_step_it_stops_at_once(handler):
 
 
 def test_an_error_that_the_signal_has_made_and_one_that_it_has_not(handler):
-    with pytest.raises(Preempted, match="from the last checkpoint"):
+    with pytest.raises(Preempted, match=r"in the middle\. The same command goes on from the last checkpoint"):
         asked_to_stop(lambda _: fails(RuntimeError("a worker was killed")))
     with pytest.raises(files.NotWritten, match="full disk"):
         asked_to_stop(lambda _: fails(files.NotWritten("a full disk is told as such")))
-    with pytest.raises(RuntimeError, match="by itself"), sigterm():
+    with pytest.raises(RuntimeError, match="by itself"), stoppable():
         raise RuntimeError("by itself")
 
 
@@ -91,7 +91,7 @@ def test_another_thread_leaves_signals_alone(handler):
     mine, seen = signal.getsignal(signal.SIGTERM), []
 
     def work():
-        with sigterm():
+        with stoppable():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)
@@ -119,6 +119,43 @@ def test_stopped_after_any_step_it_goes_on_bit_for_bit(tmp_path, handler, what):
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert figures(whole) == figures(resumed)  # the sums of the epochs went through the checkpoints too
     assert handler == []
+
+
+def test_ctrl_c_writes_a_checkpoint_as_sigterm_does(tmp_path):
+    whole = run(SMALL, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt, match=r"Stopped by Ctrl-C after step 4\. The same command"):
+        run(SMALL, tmp_path / "stopped", tick=lambda done, of: ask(signal.SIGINT) if done == 4 else None)
+    assert checkpoints.load(checkpoints.of(tmp_path / "stopped" / SMALL.folder)[-1])["done"] == 4
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert figures(whole) == figures(run(SMALL, tmp_path / "stopped"))
+
+
+def test_who_does_not_want_to_wait_asks_twice():
+    seen = []
+
+    def impatient():
+        with stoppable() as notice:
+            notice.patient = True
+            ask(signal.SIGINT)
+            seen.append(notice.came)
+            ask(signal.SIGINT)
+            seen.append("it went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        impatient()
+    assert seen == [signal.SIGINT]
+
+
+def test_ctrl_c_that_somebody_else_has_taken_is_theirs():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        with stoppable() as notice:
+            ask(signal.SIGINT)
+        assert seen == [1]
+        assert not notice.came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_stopped_between_two_batches_of_an_evaluation(tmp_path, handler, monkeypatch):

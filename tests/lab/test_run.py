@@ -384,7 +384,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     if process.returncode == 0:
         pytest.skip("it was done before the signal came")
     assert process.returncode == 130
-    assert "goes on from the last finished epoch" in output
+    assert "Stopped by Ctrl-C after step" in output
     assert "Traceback" not in output
     assert json.loads((folder / "record.json").read_text())["status"] == "training"
     assert run(SMALL, tmp_path).last["epoch"] == 3

@@ -25,7 +25,7 @@ from zosam.lab.ema import Ema
 from zosam.lab.locks import Held
 from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.precision import Precision
-from zosam.lab.preempt import Notice, Preempted
+from zosam.lab.preempt import Notice
 from zosam.lab.record import Record, checksum, write
 from zosam.lab.settings import Choice
 from zosam.lab.train import Place, evaluate, fit
@@ -118,11 +118,11 @@ def attempt(
         saved = time.monotonic()
 
     def pause() -> None:
-        stop, late = team.any(notice.came, time.monotonic() - saved > 60 * where.checkpoint_minutes)
+        stop, late = team.any(bool(notice.came), time.monotonic() - saved > 60 * where.checkpoint_minutes)
         if stop or late:
             save()
         if stop:
-            raise Preempted(f"Stopped by SIGTERM after step {now.done}. The same command goes on from there.")
+            raise notice.stop(f"after step {now.done}. The same command goes on from there.")
 
     def keep_masks() -> None:
         if what.diagnostics and sparse is not None:

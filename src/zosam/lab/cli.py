@@ -254,8 +254,8 @@ def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Prim
 def main() -> None:
     try:
         app.cli(prog="zosam", registry=registry, description="Sparse training that is cheap, robust and real.")
-    except KeyboardInterrupt:
-        console.print("\nStopped. The same command goes on from the last finished epoch.")
+    except KeyboardInterrupt as stop:
+        console.print(f"\n{stop}" if str(stop) else "\nStopped. The same command goes on.", highlight=False)
         sys.exit(130)
     except Preempted as stop:
         console.print(f"\n{stop}")

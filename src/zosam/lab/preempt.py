@@ -1,4 +1,4 @@
-"""SIGTERM, by which a machine is taken away: finish the step, write a checkpoint, ask to be tried again."""
+"""SIGTERM, by which a machine is taken away, and Ctrl-C: finish the step, write a checkpoint, and stop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on
+CHILD_ENDED = getattr(signal, "SIGCHLD", None)  # Windows has none
 
 
 class Preempted(SystemExit):
@@ -20,41 +21,61 @@ class Preempted(SystemExit):
         self.code = TRY_AGAIN
 
 
+class Interrupted(KeyboardInterrupt):
+    """Stopped by Ctrl-C, after a checkpoint was written."""
+
+
 @dataclass
 class Notice:
-    """Whether SIGTERM has come. Before `patient` is set there is nothing to save, and it stops at once."""
+    """Which signal has come, if any. Before `patient` is set there is nothing to save, and it stops at once."""
 
-    came: bool = False
+    came: int = 0
     patient: bool = False
     children: Any = None
     """Who was told of children that end: not while it stops, for they may have got SIGTERM too, and break the step."""
 
-    def receive(self, *_: object) -> None:
-        if not self.came:
-            self.came, self.children = True, signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    def receive(self, number: int, _: object) -> None:
+        if self.came == number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice: whoever does not want to wait need not
+        if not self.came and CHILD_ENDED is not None:
+            self.children = signal.signal(CHILD_ENDED, signal.SIG_DFL)
+        self.came = self.came or number
         if not self.patient:
-            raise Preempted("Stopped by SIGTERM before a step was taken. The same command begins again.")
+            raise self.stop("before a step was taken. The same command begins again.")
+
+    def stop(self, when: str) -> BaseException:
+        """What to raise: SIGTERM, also of another rank, asks to be tried again; Ctrl-C is Ctrl-C."""
+        if self.came == signal.SIGINT:
+            return Interrupted(f"Stopped by Ctrl-C {when}")
+        return Preempted(f"Stopped by SIGTERM {when}")
 
 
 @contextmanager
-def sigterm() -> Iterator[Notice]:
-    """Take SIGTERM as a notice in here; then whoever had it before has it again. Only the main thread can."""
+def stoppable() -> Iterator[Notice]:
+    """Take SIGTERM and Ctrl-C as a notice in here; then whoever had them before has them again.
+
+    Only the main thread can. Ctrl-C that somebody else has taken is left to them.
+    """
     notice = Notice()
-    before = signal.getsignal(signal.SIGTERM)
-    if before is None or threading.current_thread() is not threading.main_thread():
+    before: dict[signal.Signals, Any] = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.default_int_handler
+    if before[signal.SIGTERM] is None or threading.current_thread() is not threading.main_thread():
         yield notice
         return
-    signal.signal(signal.SIGTERM, notice.receive)
+    for number in before:
+        signal.signal(number, notice.receive)
     try:
         yield notice
     except RuntimeError as error:
         if notice.came:
-            raise Preempted("Stopped by SIGTERM. The same command goes on from the last checkpoint.") from error
+            raise notice.stop("in the middle. The same command goes on from the last checkpoint.") from error
         raise
     else:
         if notice.came:  # so that a sweep does not begin the next one
-            raise Preempted("Stopped by SIGTERM after the end of the training.")
+            raise notice.stop("after the end of the training.")
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if notice.children is not None:
-            signal.signal(signal.SIGCHLD, notice.children)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if notice.children is not None and CHILD_ENDED is not None:
+            signal.signal(CHILD_ENDED, notice.children)

@@ -25,7 +25,7 @@ from zosam.lab.attempt import attempt
 from zosam.lab.learning_rate import SCHEDULE
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
-from zosam.lab.preempt import sigterm
+from zosam.lab.preempt import stoppable
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
 from zosam.lab.settings import Choice, Chosen, typed
@@ -213,7 +213,8 @@ def run(
 
     `where` are the fields of `zosam.lab.where.Where`: data_dir, workers, accelerate and so on. `tick` is told after
     every step how many of how many are done. The caller's random streams are left alone. A checkpoint is written
-    after every epoch, every `checkpoint_minutes` within a long one, and on SIGTERM, which then raises `Preempted`.
+    after every epoch, every `checkpoint_minutes` within a long one, on SIGTERM, which then raises `Preempted`, and on
+    Ctrl-C, which then raises KeyboardInterrupt; a second Ctrl-C does not wait.
 
     Under torchrun, or where `torch.distributed` is up, all ranks call it and train together, each on its part of
     every batch: the training is that of one process, up to rounding. Rank 0 alone writes.
@@ -222,7 +223,7 @@ def run(
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
         return done
-    with joined() as team, ExitStack() as held, torch.random.fork_rng(), sigterm() as notice:
+    with joined() as team, ExitStack() as held, torch.random.fork_rng(), stoppable() as notice:
         lock = team.lead(lambda: held.enter_context(locked(path)))
         team.lead(lambda: _claim(path, what))
         done = _finished(path, what)
