@@ -14,7 +14,7 @@ from zosam.lab.record import Record, read_record, what_is_wrong
 from zosam.lab.run import Run, finished
 
 OWN_FILES = {"record", "run", "kernels"}  # of a run's folder; every other JSON file was measured of the network
-MEASURED = {"corrupted": dict, "idle": bool}  # what a line may say beside its record
+MEASURED = {"corrupted": dict, "trial": dict, "idle": bool}  # what a line may say beside its record
 
 
 @dataclass
