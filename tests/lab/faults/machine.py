@@ -91,4 +91,4 @@ def same(a: Path, b: Path) -> bool:
 
 
 def _figures(epoch: dict[str, float]) -> dict[str, float]:
-    return {k: v for k, v in epoch.items() if k not in {"seconds", "images_per_second"}}
+    return {k: v for k, v in epoch.items() if k not in {"seconds", "cpu_seconds", "images_per_second"}}
