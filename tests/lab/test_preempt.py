@@ -101,7 +101,8 @@ def test_another_thread_leaves_signals_alone(handler):
 
 
 def figures(record):
-    return [{k: v for k, v in e.items() if k not in {"seconds", "cpu_seconds", "images_per_second"}} for e in record.epochs]
+    times = {"seconds", "cpu_seconds", "images_per_second"}
+    return [{k: v for k, v in e.items() if k not in times} for e in record.epochs]
 
 
 @pytest.mark.parametrize("what", [SMALL, dataclasses.replace(SMALL, method="lth:levels=2,rewind=2", optimizer="sgd")])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 def results(book, runs):
     """All that a record says but for times."""
-    timed = {"seconds", "images_per_second"}
+    timed = {"seconds", "cpu_seconds", "images_per_second"}
     return {r.key: [{k: v for k, v in e.items() if k not in timed} for e in book.get(r).epochs] for r in runs}
 
 
