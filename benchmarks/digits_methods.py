@@ -41,8 +41,7 @@ def train(name: str, settings: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     offered: dict[str, Any] = {
         "loss": classification(model, x, y),
         "every": 1 if name == "deepr" else len(data.train),
-        "until": int(getattr(cls, "until_share", 0.0) * steps),
-        "period": steps,
+        "steps": steps,
     }
     sparse = cls(model, optimizer, SPARSITY, **{k: v for k, v in offered.items() if k in settings_of(cls)} | settings)
     explored, began = Exploration(sparse), time.perf_counter()

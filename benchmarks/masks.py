@@ -38,7 +38,7 @@ def update_time(method: str, repeats: int) -> dict[str, float]:
     torch.manual_seed(0)
     model = resnet50_cifar()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    sparse = METHODS[method](model, optimizer, 0.9, every=1, **SETTINGS.get(method, {}))  # type: ignore[call-arg]
+    sparse = METHODS[method](model, optimizer, 0.9, every=1, steps=10**6, **SETTINGS.get(method, {}))  # type: ignore[call-arg]
     gradients = [torch.randn_like(p) * 1e-3 for p in model.parameters()]
     weights = sum(w.numel() for w in sparse.weights.values())
 

@@ -33,7 +33,7 @@ def build(name: str, batch: int) -> tuple[Callable[[], object], Callable[[], obj
     y = torch.randint(0, 10, (batch,))
     base = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
     optimizer: SharpnessAware = OPTIMIZERS[name](base)
-    sparse = RigL(model, optimizer, 0.9, every=10**9)
+    sparse = RigL(model, optimizer, 0.9, every=10**9, steps=10**9)
     plain_model = resnet32().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     plain = torch.optim.SGD(plain_model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4)
     per_step = optimizer.passes_per_step()

@@ -104,7 +104,7 @@ def counted(make: Callable[[Optimizer], SharpnessAware], model_name: str) -> dic
     if network is not model:
         network.register_comm_hook(None, hook)  # type: ignore[operator]
     optimizer = make(torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
-    RigL(network, optimizer, 0.9, every=10**9)
+    RigL(network, optimizer, 0.9, every=10**9, steps=10**9)
     optimizer.step(closure(network, x, y))  # RigL's first update, which compares masks
     gradients = 0
     current().sent.clear()

@@ -99,7 +99,7 @@ def ours(name: str, model_name: str, batch: int, sparsity: float) -> Callable[[]
     """Steps of one of our optimizers; as many as it takes for its average cost to show."""
     model, x, y = problem(model_name, batch)
     optimizer = OURS[name](torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4))
-    RigL(model, optimizer, sparsity, every=10**9).steps = 1
+    RigL(model, optimizer, sparsity, every=10**9, steps=10**9).steps = 1
     reduction = "none" if optimizer.per_sample else "mean"
 
     def closure(keep: slice | Tensor = slice(None)) -> Tensor:

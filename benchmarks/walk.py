@@ -40,7 +40,7 @@ def walk(network: str) -> list[str]:
     x = torch.randn(16, 1, 8, 8) if small else torch.randn(16, 3, 32, 32)
     y = torch.randint(0, 10, (16,))
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), rho=0.05)
-    sparse = RigL(model, optimizer, sparsity=0.9, every=1000)
+    sparse = RigL(model, optimizer, sparsity=0.9, every=1000, steps=1000)
     accelerate(model, sparse, x)
 
     def closure() -> Tensor:

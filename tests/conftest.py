@@ -104,7 +104,7 @@ class Trial:
         if self.method is None:
             return
         cls = METHODS[self.method]
-        wanted = {"every": 2, "loss": self.mean_loss, "until": 100} | self.method_settings
+        wanted = {"every": 2, "loss": self.mean_loss, "steps": 100} | self.method_settings
         known = settings_of(cls)
         self.sparse = cls(self.model, self.optimizer, self.sparsity, **{k: v for k, v in wanted.items() if k in known})
 

@@ -40,7 +40,7 @@ def test_static_methods_score_by_the_joined_batch(two, name, through_ddp):
 
 def theta_gradient():
     def method(model, optimizer):
-        return RigL(model, optimizer, 0.5, every=2, growth_gradient="theta")
+        return RigL(model, optimizer, 0.5, every=2, growth_gradient="theta", steps=1000)
 
     _, _, sparse = trials.train(lambda b: SAM(b, rho=0.1), steps=6, method=method)
     return {n: m.numpy() for n, m in sparse.masks.items()}
@@ -58,7 +58,7 @@ def divergent():
     network = trials.wrapped(model)
     x, y = trials.shard(*trials.batch())
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.1)
-    sparse = RigL(network, optimizer, 0.5, every=2)
+    sparse = RigL(network, optimizer, 0.5, every=2, steps=1000)
     optimizer.step(lambda: F.cross_entropy(network(x), y))
     grow = sparse.grow_score
 
@@ -103,7 +103,7 @@ def accelerated(fast):
     x, y = trials.shard(x, y)
     network = DistributedDataParallel(model)
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), rho=0.1)
-    sparse = RigL(network, optimizer, 0.9, every=3)
+    sparse = RigL(network, optimizer, 0.9, every=3, steps=1000)
     if fast:
         accelerate(model, sparse, x)
         assert "forward" in vars(model)

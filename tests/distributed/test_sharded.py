@@ -91,17 +91,17 @@ def test_and_without_masks(two):
 
 SHARDED = sorted(name for name, cls in METHODS.items() if cls.sharded)
 SETTINGS = {
-    "lth": {"period": 6, "rewind": 1, "levels": 1},
-    "gmp": {"until": 8, "every": 2},
+    "lth": {"steps": 6, "rewind": 1, "levels": 1},
+    "gmp": {"steps": 8, "until": 1.0, "every": 2},
     "random": {},
     "magnitude": {},
 }
-SETTINGS["mest"] = {"every": 3, "soft": True, "until": 9, "dense": ()}
+SETTINGS["mest"] = {"every": 3, "soft": True, "steps": 9, "until": 1.0, "dense": ()}
 
 
 def test_every_method_that_says_so_keeps_the_masks_of_one_process(two):
     for name in SHARDED:
-        settings = SETTINGS.get(name, {"every": 3})
+        settings = SETTINGS.get(name, {"every": 3, "steps": 1000})
         agree(two(train, ["zosam"], name, settings), train(["zosam"], name, settings))
 
 
@@ -110,7 +110,7 @@ def refusals():
     for name in sorted(set(METHODS) - set(SHARDED)):
         model = sharded(trials.net())
         optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-        settings = {"loss": torch.zeros} if name in {"snip", "grasp", "synflow"} else {}
+        settings = {"loss": torch.zeros} if name in {"snip", "grasp", "synflow"} else {"steps": 9, "every": 2}
         with pytest.raises(ValueError, match="fully_shard") as caught:
             METHODS[name](model, optimizer, 0.5, **settings)
         messages.append(str(caught.value))
@@ -159,7 +159,7 @@ def epoch(how):
             module.num_batches_tracked = None
     network = sharded(model) if how == "fsdp" else DistributedDataParallel(model)
     optimizer = ZOSAM(torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9), rho=0.1)
-    sparse = RigL(network, optimizer, 0.8, every=3)
+    sparse = RigL(network, optimizer, 0.8, every=3, steps=1000)
     source = even.even(32, rank=current().rank, world=current().world)
     for x, y in source.train.epoch(0):
         optimizer.step(lambda x=x, y=y: F.cross_entropy(network(x), y))

@@ -50,7 +50,7 @@ def variant(name):
 
 
 def sparse(model, optimizer):
-    return RigL(model, optimizer, 0.5, every=4)
+    return RigL(model, optimizer, 0.5, every=4, steps=1000)
 
 
 def weights(names, norm, masked):

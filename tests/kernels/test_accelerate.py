@@ -164,7 +164,7 @@ def test_training_goes_the_same_way(always: None, way: str) -> None:
             "pair": lambda base: ZOSAM(base, rho=0.05, decide=Pair()),
             "fast": lambda base: ZOSAM.fast(base, rho=0.05),
         }[way](base)
-        sparse = RigL(model, optimizer, sparsity=0.8, every=2)
+        sparse = RigL(model, optimizer, sparsity=0.8, every=2, steps=1000)
         if fast:
             accelerate(model, sparse, x)
             assert sparse_way(model)

@@ -100,7 +100,7 @@ def test_masks_that_are_let_go(always: None) -> None:
 def test_a_training_is_not_warned(always: None) -> None:
     """Steps, updates of the masks and evaluation leave pruned weights at zero: nothing falls back."""
     model, optimizer, x = build()
-    sparse = RigL(model.train(), optimizer, 0.8, every=2)
+    sparse = RigL(model.train(), optimizer, 0.8, every=2, steps=1000)
     accelerate(model, sparse, x)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

@@ -92,7 +92,7 @@ def test_a_short_gradient_is_left_alone_to_the_bit():
 def test_steps_that_only_move_masks_have_nothing_to_clip():
     model = net()
     optimizer = SAM(base(model), rho=0.1)
-    sparse = RigL(model, optimizer, 0.5, every=2)
+    sparse = RigL(model, optimizer, 0.5, every=2, steps=1000)
     clip_gradients(optimizer, 0.01)
     for _ in range(5):
         optimizer.step(lambda: loss_of(model))

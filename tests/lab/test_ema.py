@@ -91,7 +91,7 @@ def test_pruned_weights_are_zero_while_rigl_moves_its_masks():
     model = net()
     ema = Ema(model, 0.9)
     optimizer = SAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rho=0.05)
-    sparse = RigL(model, optimizer, 0.8, every=3, until=100)
+    sparse = RigL(model, optimizer, 0.8, every=3, steps=100, until=1.0)
     patterns = set()
     for _ in range(14):
         optimizer.step(lambda: F.cross_entropy(model(X), Y))

@@ -27,7 +27,7 @@ def train(make, fast):
     data = torch.Generator().manual_seed(1)
     x, y = torch.randn(16, 3, 12, 12, generator=data), torch.randint(0, 4, (16,), generator=data)
     optimizer = make(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
-    sparse = RigL(model, optimizer, 0.9, every=3)
+    sparse = RigL(model, optimizer, 0.9, every=3, steps=1000)
     if fast:
         accelerate(model, sparse, x)
     reduction = "none" if optimizer.per_sample else "mean"

@@ -46,16 +46,16 @@ def target(t):
 
 
 SCHEDULED = {
-    "gmp": {"until": 5},
-    "lth": {"period": 3, "rewind": 1, "levels": 2},
-    "mest": {"soft": True, "until": 5, "drop_fraction": 0.5},
+    "gmp": {"steps": 5, "until": 1.0},
+    "lth": {"steps": 3, "rewind": 1, "levels": 2},
+    "mest": {"soft": True, "steps": 5, "until": 1.0, "drop_fraction": 0.5},
 }
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_the_budget_is_exact_all_the_time(trial, optimizer_name, sparse_method, scheduled):
     t = trial(optimizer_name, sparse_method, method_settings=SCHEDULED.get(sparse_method, {}) if scheduled else {})
-    assert t.sparse.active == target(t)
+    assert t.sparse.n_active == target(t)
     for _ in range(8):
         assert active(t) == t.sparse.expected_active()
         t.step()

@@ -28,10 +28,10 @@ def make(base="adamw", wrapper=ZOSAM, method=SET, sparsity=0.8, first="method"):
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
     inner = BASES[base](model.parameters())
     if first == "method":
-        sparse = method(model, inner, sparsity, every=2, until=100)
+        sparse = method(model, inner, sparsity, every=2, steps=100)
         return model, wrapper(inner), sparse
     optimizer = wrapper(inner)
-    return model, optimizer, method(model, optimizer, sparsity, every=2, until=100)
+    return model, optimizer, method(model, optimizer, sparsity, every=2, steps=100)
 
 
 def train(model, optimizer, first, last):
@@ -151,7 +151,7 @@ def bare():
 def other_network():
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
     optimizer = ZOSAM(torch.optim.AdamW(model.parameters()))
-    SET(model, optimizer, 0.8)
+    SET(model, optimizer, 0.8, steps=1000)
     return optimizer.state_dict()
 
 
@@ -200,9 +200,9 @@ def test_two_methods_on_the_same_weights_are_refused_on_any_optimizer():
     model, optimizer, sparse = make()
     for another in (optimizer, optimizer.base, torch.optim.SGD(model.parameters(), 0.1)):
         with pytest.raises(ValueError, match=r"keeps 0\.weight sparse already, and 1 more: release"):
-            SET(model, another)
+            SET(model, another, steps=1000)
     sparse.release()
-    SET(model, optimizer)
+    SET(model, optimizer, steps=1000)
 
 
 def test_two_methods_on_different_weights_both_travel():
@@ -213,8 +213,8 @@ def test_two_methods_on_different_weights_both_travel():
         return (
             model,
             optimizer,
-            SET(model, optimizer, include="0", every=2),
-            RigL(model, optimizer, 0.5, include="2", every=3),
+            SET(model, optimizer, include="0", every=2, steps=1000),
+            RigL(model, optimizer, 0.5, include="2", every=3, steps=1000),
         )
 
     model, optimizer, *_ = both()

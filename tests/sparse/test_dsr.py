@@ -19,7 +19,15 @@ ZERO = [np.zeros((2, 4)), np.zeros((3, 4))]
 def made(threshold, drop_fraction=0.5, **settings):
     model = layers(A, B)
     sparse = DSR(
-        model, sgd(model), 0.45, dense=(), every=5, threshold=threshold, drop_fraction=drop_fraction, **settings
+        model,
+        sgd(model),
+        0.45,
+        dense=(),
+        every=5,
+        threshold=threshold,
+        drop_fraction=drop_fraction,
+        **settings,
+        steps=1000,
     )
     put(sparse, [MASK_A, MASK_B], [A, B], steps=5)
     return sparse

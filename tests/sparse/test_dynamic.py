@@ -21,16 +21,18 @@ GRADIENT = [[0.1, 0.2, 0.3, -0.8], [0.0, 0.9, 0.6, -0.7]]
 
 def made(cls, lr=0.0, momentum=0.0, **settings):
     model = layers(WEIGHT)
-    sparse = cls(model, sgd(model, lr, momentum=momentum), 0.375, **{"every": 10, "dense": ()} | settings)
+    sparse = cls(
+        model, sgd(model, lr, momentum=momentum), 0.375, **{"every": 10, "dense": (), "steps": 10**12} | settings
+    )
     put(sparse, [MASK], [WEIGHT], steps=10)
     return sparse
 
 
 @pytest.mark.parametrize(
-    ("step_", "until", "share"), [(0, 100, 0.3), (50, 100, 0.15), (75, 100, 0.0439), (90, None, 0.3)]
+    ("step_", "until", "share"), [(0, 1.0, 0.3), (50, 1.0, 0.15), (75, 1.0, 0.0439), (50, 0.5, 0.0)]
 )
 def test_the_share_follows_half_a_cosine(step_, until, share):
-    sparse = made(SET, until=until)
+    sparse = made(SET, steps=100, until=until)
     sparse.steps = step_
     assert sparse.fraction() == pytest.approx(share, abs=1e-4)
 
@@ -38,7 +40,7 @@ def test_the_share_follows_half_a_cosine(step_, until, share):
 def test_updates_come_every_so_many_steps_and_end():
     found = {}
     for cls in (SET, RigL, SViTE, MEST):
-        sparse = made(cls, every=3, until=10)
+        sparse = made(cls, every=3, steps=10, until=1.0)
         found[cls.__name__] = [s for s in range(15) if setattr(sparse, "steps", s) or sparse.due()]
     assert found == {"SET": [3, 6, 9], "RigL": [0, 3, 6, 9], "SViTE": [3, 6, 9], "MEST": [0, 3, 6, 9]}
 
@@ -65,8 +67,8 @@ def test_rigl_takes_no_step_at_an_update_and_svite_does():
 
 def test_svite_is_a_preset_of_rigl():
     model = layers(WEIGHT)
-    sparse = SViTE(model, sgd(model), 0.375, until=1000)
-    assert (sparse.every, sparse.drop_fraction, sparse.until_share) == (15_000, 0.5, 0.8)
+    sparse = SViTE(model, sgd(model), 0.375, steps=1_500_000)
+    assert (sparse.every, sparse.drop_fraction, sparse.end) == (15_000, 0.5, 1_200_000)
     assert sparse.fraction() == 0.5
 
 
@@ -96,7 +98,7 @@ def test_momentum_survives_where_weights_do_and_is_clean_where_they_grow():
 
 def test_mest_starts_from_the_largest_weights():
     model = layers(WEIGHT)
-    sparse = MEST(model, sgd(model), 0.5, dense=())
+    sparse = MEST(model, sgd(model), 0.5, dense=(), steps=1000)
     np.testing.assert_array_equal(masks(sparse)[0], largest(np.abs(WEIGHT), 4))
 
 
@@ -121,7 +123,7 @@ def test_lam_really_changes_the_choice():
 
 
 def test_mest_calms_down_in_two_stages():
-    sparse = made(MEST, until=120)
+    sparse = made(MEST, steps=160)
     shares = {}
     for sparse.steps in (0, 89, 90, 119, 120, 160):
         shares[sparse.steps] = sparse.fraction()
@@ -131,7 +133,7 @@ def test_mest_calms_down_in_two_stages():
 def test_mest_soft_trains_denser_and_ends_at_the_target():
     """At 90 %, 0.5 more: 85 %, then 87.5 %, then 90 %, as in the published scripts."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 50, bias=False))
-    sparse = MEST(model, sgd(model, 0.01), 0.9, dense=(), soft=True, drop_fraction=0.5, every=4, until=16)
+    sparse = MEST(model, sgd(model, 0.01), 0.9, dense=(), soft=True, drop_fraction=0.5, every=4, steps=16, until=1.0)
     counts = {}
     for i in range(20):
         step(sparse, [np.ones((50, 40))])
@@ -147,7 +149,7 @@ def test_the_growth_gradient_at_theta(name):
     model = torch.nn.Linear(6, 5, bias=False)
     x, y = torch.randn(8, 6), torch.randn(8, 5)
     optimizer = OPTIMIZERS[name](sgd(model, 0.1), **fitting(OPTIMIZERS[name], rho=5.0))
-    sparse = RigL(model, optimizer, 0.6, growth_gradient="theta", drop_fraction=0.5)
+    sparse = RigL(model, optimizer, 0.6, growth_gradient="theta", drop_fraction=0.5, steps=1000)
     before = {n: m.clone() for n, m in sparse.masks.items()}
 
     def loss():

@@ -47,7 +47,14 @@ def test_the_count_is_exact(sparse_method, net, sparsity):
     def loss():
         return F.cross_entropy(model(X), Y)
 
-    wanted = {"loss": loss, "every": 1, "until": 3, "period": 2, "rewind": 1, "levels": 2, "rounds": 3}
+    wanted = {
+        "loss": loss,
+        "every": 1,
+        "steps": 2 if sparse_method == "lth" else 4,
+        "rewind": 1,
+        "levels": 2,
+        "rounds": 3,
+    }
     if net != "resnet32":
         wanted["dense"] = ()  # the presets name layers of residual networks
     with warnings.catch_warnings():
@@ -67,14 +74,14 @@ def test_the_count_is_exact(sparse_method, net, sparsity):
     assert masked + dense == sum(
         p.numel() for n, p in model.named_parameters() if p.dim() > 1 and not n.startswith("position")
     )
-    if sparse.counts and sparse_method not in {"dsr", "snfs"}:
-        assert {n: int(m.sum()) for n, m in sparse.masks.items()} == sparse.counts
+    if sparse.n_active_by_layer and sparse_method not in {"dsr", "snfs"}:
+        assert {n: int(m.sum()) for n, m in sparse.masks.items()} == sparse.n_active_by_layer
 
 
 @pytest.mark.parametrize(("nominal", "of_all"), [(0.90, 0.894), (0.95, 0.944), (0.98, 0.973)])
 def test_mest_reports_both_sparsities(nominal, of_all):
     model = copy.deepcopy(NETS["resnet32"])
-    sparse = METHODS["mest"](model, torch.optim.SGD(model.parameters(), lr=0.1), nominal)
+    sparse = METHODS["mest"](model, torch.optim.SGD(model.parameters(), lr=0.1), nominal, steps=100)
     assert len(sparse.weights) == 30
     assert sparse.masked_sparsity == pytest.approx(nominal, abs=1e-6)
     assert sparse.sparsity == pytest.approx(of_all, abs=6e-4)

@@ -19,7 +19,7 @@ ZERO = [np.zeros((20, 10)), np.zeros((10, 20))]
 @pytest.mark.parametrize("budget", ["uniform", "global"])
 def test_the_smallest_go_along_a_cube(budget):
     model = layers(A.tolist(), B.tolist())
-    sparse = GMP(model, sgd(model), 0.8, every=10, until=40, budget=budget)
+    sparse = GMP(model, sgd(model), 0.8, every=10, steps=40, until=1.0, budget=budget)
     assert sparse.sparsity == 0
     for t in range(1, 51):
         step(sparse, ZERO)
@@ -38,7 +38,7 @@ def test_the_smallest_go_along_a_cube(budget):
 
 def test_what_is_pruned_does_not_come_back():
     model = layers(A.tolist(), B.tolist())
-    sparse = GMP(model, sgd(model, 0.1), 0.5, every=1, until=7)
+    sparse = GMP(model, sgd(model, 0.1), 0.5, every=1, steps=7, until=1.0)
     before = [np.ones_like(m) for m in masks(sparse)]
     for _ in range(9):
         step(sparse, [GEN.normal(size=(20, 10)), GEN.normal(size=(10, 20))])

@@ -21,7 +21,7 @@ def grads():
 
 def test_train_prune_rewind():
     model = layers(A.tolist(), B.tolist())
-    sparse = LTH(model, sgd(model, 0.1, momentum=0.9), 0.9, period=5, rewind=2, levels=3)
+    sparse = LTH(model, sgd(model, 0.1, momentum=0.9), 0.9, steps=5, rewind=2, levels=3)
     saved = None
     for t in range(1, 18):
         # the last step of a level is followed by pruning: what it leaves is worked out beside it
@@ -57,7 +57,7 @@ def test_train_prune_rewind():
 
 def test_the_loop_is_told_where_it_is():
     model = layers(A.tolist())
-    sparse = LTH(model, sgd(model), 0.5, period=5, rewind=2, levels=2)
+    sparse = LTH(model, sgd(model), 0.5, steps=5, rewind=2, levels=2)
     assert sparse.total_steps(5) == 11
     assert [sparse.schedule_step(s) for s in range(12)] == [0, 1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 5]
 
@@ -65,11 +65,11 @@ def test_the_loop_is_told_where_it_is():
 @pytest.mark.parametrize(("sparsity", "levels"), [(0.2, 1), (0.5, 4), (0.9, 11), (0.95, 14), (0.98, 18)])
 def test_about_a_fifth_goes_at_each_level(sparsity, levels):
     model = nn.Linear(100, 100)
-    assert LTH(model, sgd(model), sparsity, period=100).levels == levels
+    assert LTH(model, sgd(model), sparsity, steps=100).levels == levels
 
 
 def test_batchnorm_is_rewound_and_everything_is_resumed(trial, same):
-    settings = {"period": 3, "rewind": 1, "levels": 3}
+    settings = {"steps": 3, "rewind": 1, "levels": 3}
     straight = trial("zosam", "lth", method_settings=settings)
     counts = []
     for _ in range(9):
@@ -91,6 +91,6 @@ def test_batchnorm_is_rewound_and_everything_is_resumed(trial, same):
 def test_settings_are_checked():
     model = nn.Linear(10, 10)
     with pytest.raises(ValueError, match="rewind must be a step"):
-        LTH(model, sgd(model), 0.5, period=10, rewind=10)
+        LTH(model, sgd(model), 0.5, steps=10, rewind=10)
     with pytest.raises(ValueError, match="levels"):
-        LTH(model, sgd(model), 0.5, levels=0)
+        LTH(model, sgd(model), 0.5, steps=10, levels=0)

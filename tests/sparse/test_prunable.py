@@ -43,7 +43,7 @@ class Zoo(nn.Module):
 
 def test_all_kinds_of_layers_and_nothing_else():
     model = Zoo()
-    sparse = SET(model, sgd(model, 0.1, momentum=0.9), 0.6, every=1)
+    sparse = SET(model, sgd(model, 0.1, momentum=0.9), 0.6, every=1, steps=1000)
     assert set(sparse.masks) == {
         "conv1d.weight", "conv3d.weight", "grouped.weight", "up.weight", "attention.in_proj_weight",
         "attention.out_proj.weight", "cross.q_proj_weight", "cross.k_proj_weight", "cross.v_proj_weight",
@@ -87,7 +87,7 @@ def test_include_exclude_and_dense(settings, masked):
 
 def test_the_table_tells_both_sparsities():
     model = resnet32()
-    text = str(MEST(model, sgd(model), 0.9))
+    text = str(MEST(model, sgd(model), 0.9, steps=1000))
     assert "89.40% of all prunable weights are zero (90.00% of the masked ones)" in text
     assert len(text.splitlines()) == 2 + 34
     assert text.count("kept dense") == 4
@@ -103,7 +103,9 @@ def test_the_table_tells_both_sparsities():
         ({"sparsity": 0.99, "dense": ["first"]}, "cannot be reached"),
         ({"sparsity": 0.999, "budget": "uniform"}, "leave no weight in 2.weight"),
         ({"every": 0}, "every must be 1"),
-        ({"until": 0}, "until must be"),
+        ({"until": 0.0}, "until must be"),
+        ({"steps": 0}, "steps must be"),
+        ({"steps": None}, "pass steps="),
         ({"drop_fraction": 1.5}, "drop_fraction"),
         ({"budget": "global"}, "needs a count for each layer"),
         ({"over": "some"}, "over"),
@@ -114,28 +116,28 @@ def test_what_cannot_be_is_refused_and_nothing_changes(settings, message):
     model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 3))
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(ValueError, match=message):
-        SET(model, sgd(model), **{"sparsity": 0.5} | settings)
+        SET(model, sgd(model), **{"sparsity": 0.5, "steps": 100} | settings)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_models_that_cannot_be_masked():
     embedding, lazy = nn.Embedding(3, 4), nn.Sequential(nn.LazyLinear(5))
     with pytest.raises(ValueError, match="nothing to prune"):
-        SET(embedding, sgd(embedding))
+        SET(embedding, sgd(embedding), steps=1000)
     with pytest.raises(ValueError, match="run one batch"):
-        SET(lazy, sgd(embedding))
+        SET(lazy, sgd(embedding), steps=1000)
     with pytest.raises(ValueError, match="this very model"):
-        SET(nn.Linear(4, 4), sgd(nn.Linear(4, 4)))
+        SET(nn.Linear(4, 4), sgd(nn.Linear(4, 4)), steps=1000)
 
 
 def test_one_method_at_a_time():
     model = nn.Linear(10, 10)
     optimizer = SAM(sgd(model, 0.1))
-    first = RigL(model, optimizer, 0.5)
+    first = RigL(model, optimizer, 0.5, steps=1000)
     with pytest.raises(ValueError, match="release"):
-        RigL(model, optimizer, 0.9)
+        RigL(model, optimizer, 0.9, steps=1000)
     first.release()
-    second = RigL(model, optimizer, 0.9)
+    second = RigL(model, optimizer, 0.9, steps=1000)
     optimizer.step(lambda: model(torch.ones(1, 10)).square().sum())
     assert second.sparsity == 0.9
     assert not model.weight.detach()[~second.masks["weight"]].any()
@@ -144,6 +146,6 @@ def test_one_method_at_a_time():
 
 def test_a_moving_average_can_be_masked():
     model, average = nn.Linear(10, 10), nn.Linear(10, 10)
-    sparse = SET(model, sgd(model), 0.5)
+    sparse = SET(model, sgd(model), 0.5, steps=1000)
     sparse.apply_to(average)
     assert torch.equal(average.weight != 0, sparse.masks["weight"])

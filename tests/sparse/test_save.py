@@ -34,15 +34,15 @@ def test_state_goes_through_one_file(trial, same, sparse_method, tmp_path):
 def test_a_file_of_another_model_or_method_is_refused_and_nothing_changes(tmp_path):
     small, large, other, third = nn.Linear(10, 10), nn.Linear(10, 12), nn.Linear(10, 10), nn.Linear(10, 10)
     path = tmp_path / "sparse.safetensors"
-    save_state(SET(small, sgd(small), 0.5), path)
-    sparse = SET(large, sgd(large), 0.5)
+    save_state(SET(small, sgd(small), 0.5, steps=1000), path)
+    sparse = SET(large, sgd(large), 0.5, steps=1000)
     before = copy.deepcopy(sparse.state_dict())
     with pytest.raises(ValueError, match="another model or setting: weight"):
         load_state(sparse, path)
     with pytest.raises(ValueError, match="state of SET, not of Magnitude"):
         load_state(Magnitude(other, sgd(other), 0.5), path)
     with pytest.raises(ValueError, match="not the state of RigL"):
-        RigL(third, sgd(third), 0.5).load_state_dict({"masks": {}, "steps": 0, "threshold": 1.0})
+        RigL(third, sgd(third), 0.5, steps=1000).load_state_dict({"masks": {}, "steps": 0, "threshold": 1.0})
     save_compressed(small, path)
     with pytest.raises(ValueError, match="is no zosam sparse state"):
         load_state(sparse, path)
@@ -57,7 +57,7 @@ def test_a_file_of_another_model_or_method_is_refused_and_nothing_changes(tmp_pa
 def test_a_compressed_model_is_small_and_plain_again(tmp_path, with_masks):
     torch.manual_seed(0)
     model = resnet32().to(memory_format=torch.channels_last)
-    sparse = SET(model, sgd(model), 0.95)
+    sparse = SET(model, sgd(model), 0.95, steps=1000)
     path = tmp_path / "model.sparse.safetensors"
     save_compressed(model, path, sparse.masks if with_masks else None)
     dense = sum(t.numel() * t.element_size() for t in model.state_dict().values())
@@ -73,7 +73,7 @@ def test_a_compressed_model_is_small_and_plain_again(tmp_path, with_masks):
 
 def test_an_active_weight_that_is_zero_stays_active_in_the_file(tmp_path):
     model = nn.Linear(20, 20)
-    sparse = SET(model, sgd(model), 0.9)
+    sparse = SET(model, sgd(model), 0.9, steps=1000)
     with torch.no_grad():
         model.weight.zero_()
     save_compressed(model, tmp_path / "model", sparse.masks)
@@ -83,7 +83,7 @@ def test_an_active_weight_that_is_zero_stays_active_in_the_file(tmp_path):
 def test_tied_weights_are_written_once(tmp_path):
     model = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
     model[1].weight = model[0].weight
-    SET(model, sgd(model), 0.5)
+    SET(model, sgd(model), 0.5, steps=1000)
     save_compressed(model, tmp_path / "model")
     assert (tmp_path / "model").stat().st_size < 50 * 50 * 4 * 0.8
     other = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
@@ -93,7 +93,7 @@ def test_tied_weights_are_written_once(tmp_path):
 
 def test_export(tmp_path):
     model = nn.Sequential(nn.Linear(30, 30), nn.BatchNorm1d(30))
-    sparse = SET(model, sgd(model), 0.9)
+    sparse = SET(model, sgd(model), 0.9, steps=1000)
     dense = export(model, tmp_path, "dense")
     small = export(model, tmp_path, masks=sparse.masks)
     assert dense.stat().st_size > small.stat().st_size
@@ -114,7 +114,7 @@ def test_onnx(tmp_path):
 
 def test_exploration(tmp_path):
     model = nn.Linear(40, 25, bias=False)
-    sparse = SET(model, sgd(model, 0.1), 0.9, every=1, drop_fraction=0.5)
+    sparse = SET(model, sgd(model, 0.1), 0.9, every=1, drop_fraction=0.5, steps=1000)
     explored, ever, first = Exploration(sparse), sparse.masks["weight"].clone(), sparse.masks["weight"].clone()
     assert explored.rate == 0.1
     for t in range(4):

@@ -18,7 +18,7 @@ GRAD_A, GRAD_B = GEN.normal(size=(5, 4)).round(2), 3 * GEN.normal(size=(6, 5)).r
 
 def made(**settings):
     model = layers(A.tolist(), B.tolist())
-    sparse = SNFS(model, sgd(model, momentum=0.9), 0.5, every=5, drop_fraction=0.4, **settings)
+    sparse = SNFS(model, sgd(model, momentum=0.9), 0.5, every=5, drop_fraction=0.4, **settings, steps=10**9)
     put(sparse, [MASK_A, MASK_B], [A, B], steps=4)
     return sparse
 
@@ -52,7 +52,7 @@ def test_momentum_of_pruned_weights_is_kept_and_they_stay_zero():
 
 def test_under_adamw_momentum_is_in_units_of_the_gradient():
     model = layers(A.tolist())
-    sparse = SNFS(model, torch.optim.AdamW(model.parameters(), lr=0.0), 0.5, every=100)
+    sparse = SNFS(model, torch.optim.AdamW(model.parameters(), lr=0.0), 0.5, every=100, steps=1000)
     step(sparse, [GRAD_A])
     m, v = 0.1 * GRAD_A, 0.001 * GRAD_A**2
     np.testing.assert_allclose(sparse.momentum("0.weight").numpy(), m / (np.sqrt(v) + 1e-8), rtol=1e-4)
@@ -69,7 +69,7 @@ def test_a_nearly_dense_layer_that_earns_much_drops_no_more_than_its_zeros():
 
 def test_an_optimizer_without_momentum_is_refused():
     model = layers(A.tolist())
-    sparse = SNFS(model, sgd(model), 0.5, every=1)
+    sparse = SNFS(model, sgd(model), 0.5, every=1, steps=1000)
     step(sparse, [GRAD_A])
     with pytest.raises(ValueError, match="SGD with momentum"):
         step(sparse, [GRAD_A])

@@ -92,7 +92,7 @@ def test_synflow_does_not_collapse_at_99_percent_and_leaves_the_model_alone():
         warnings.simplefilter("error")
         sparse = SynFlow(model, sgd(model), 0.99, loss=lambda: F.cross_entropy(model(x), y))
     assert all(bool(m.any()) for m in sparse.masks.values())
-    assert sparse.active == round(0.01 * 1_855_584)
+    assert sparse.n_active == round(0.01 * 1_855_584)
     for name, value in model.state_dict().items():
         assert value.dtype == before[name].dtype
         expected = before[name] * sparse.masks[name] if name in sparse.masks else before[name]
@@ -160,7 +160,7 @@ def test_layer_collapse_is_announced():
 
 def test_every_layer_can_be_given_some_weights():
     model = layers([[9.0, 8.0], [7.0, 6.0]], [[0.1, 0.2]])
-    sparse = Magnitude(model, sgd(model), 0.5, at_least=1)
+    sparse = Magnitude(model, sgd(model), 0.5, min_per_layer=1)
     assert [m.tolist() for m in masks(sparse)] == [[[True, True], [False, False]], [[False, True]]]
 
 

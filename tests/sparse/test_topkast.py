@@ -48,13 +48,33 @@ def test_a_weight_that_has_become_large_comes_back_with_its_value():
     assert sparse.rest["0.weight"][0, 0].item() == pytest.approx(0.5)  # kept aside
 
 
-def test_weights_that_only_learn_decay_faster():
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_weights_that_only_learn_decay_faster(decoupled):
     sparse = made(every=100, weight_decay=0.5)
+    if decoupled:
+        model = layers(WEIGHT.tolist())
+        base = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+        sparse = TopKAST(model, base, 0.625, every=100, backward_sparsity=0.25)
     step(sparse, [np.zeros((2, 4))])
     decay, density = 0.1 * 0.5, 3 / 8
     a, b = largest(np.abs(WEIGHT), 3), largest(np.abs(WEIGHT), 6)
-    expected = WEIGHT * np.where(b, 1 - decay, 1.0) * np.where(b & ~a, 1 - decay * (1 / density - 1), 1.0)
+    more = decay * (1 / density - 1)
+    factor = (1 - decay) * (1 - more) if decoupled else 1 - decay - more
+    expected = WEIGHT * np.where(a, 1 - decay, np.where(b, factor, 1.0))
     np.testing.assert_allclose(theta(sparse), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_and_by_as_much_under_momentum(momentum):
+    """At 10 % density a weight of B - A shrinks ten times as fast as one of A."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 50, bias=False))
+    sparse = TopKAST(model, sgd(model, 0.01, momentum=momentum, weight_decay=1e-3), 0.9, every=10**9)
+    start, a, b = theta(sparse), masks(sparse)[0], sparse.learning["0.weight"].numpy()
+    for _ in range(200):
+        step(sparse, [np.zeros((50, 40))])
+    shrunk = -np.log(theta(sparse) / start)
+    assert shrunk[b & ~a].mean() / shrunk[a].mean() == pytest.approx(10, rel=0.05)
 
 
 def test_all_of_theta_is_saved():

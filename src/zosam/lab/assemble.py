@@ -16,8 +16,8 @@ from zosam.lab.decay_groups import decay_groups
 from zosam.lab.learning_rate import SCHEDULE, Constant
 from zosam.lab.precision import probe_far_enough
 from zosam.lab.radius import rho_over
+from zosam.lab.scoring import scoring_loss
 from zosam.lab.settings import Choice, Kind
-from zosam.lab.train import classification
 from zosam.names import settings_of
 from zosam.optim import SharpnessAware
 from zosam.sparse import METHODS, Sparsity
@@ -36,8 +36,7 @@ OPTIMIZER = Kind(
 METHOD = Kind(
     "sparse method",
     {**METHODS, "dense": dense},
-    given=frozenset({"model", "optimizer", "sparsity", "loss", "seed"}),
-    filled=frozenset({"until", "period"}),
+    given=frozenset({"model", "optimizer", "sparsity", "loss", "seed", "steps"}),
 )
 
 
@@ -79,8 +78,8 @@ def build_method(
     what: Run, model: nn.Module, optimizer: SharpnessAware, source: data.Data, steps: int
 ) -> Sparsity | None:
     """The sparse method; what it must know of the training, where it asks, is filled in."""
-    x, y = next(source.train.epoch(0))
-    return _method(what, model, optimizer, {"loss": classification(model, x, y), "steps": steps})
+    loss = scoring_loss(model, source, METHOD.thing(what.method.name))
+    return _method(what, model, optimizer, {"loss": loss, "steps": steps, "epoch": len(source.train)})
 
 
 def build_schedule(what: Run) -> Constant:
@@ -113,10 +112,11 @@ def spelled_out(preset: Choice) -> Choice:
 
 def check(what: Run) -> None:
     """Make the optimizer around one number, and the method as far as it comes without a network: both check all."""
+    known = {"loss": lambda: torch.zeros(()), "steps": 1 << 30, "epoch": 1}
     try:
         build_schedule(what)
         optimizer = build_optimizer(what, nn.ParameterList([nn.Parameter(torch.zeros(1, 1))]), 1 << 30)
-        _method(what, _NoNetwork.__new__(_NoNetwork), optimizer, {"loss": lambda: torch.zeros(()), "steps": 1 << 30})
+        _method(what, _NoNetwork.__new__(_NoNetwork), optimizer, known)
     except _Reached:
         pass
     except TypeError as error:
@@ -125,12 +125,9 @@ def check(what: Run) -> None:
 
 def _method(what: Run, model: nn.Module, optimizer: SharpnessAware, known: dict[str, Any]) -> Sparsity | None:
     cls: Callable[..., Any] = METHOD.thing(what.method.name)
-    filled = {
-        "loss": known["loss"],
-        "until": int(getattr(cls, "until_share", 0.75) * known["steps"]),
-        "period": known["steps"],
-        "seed": what.seed,
-    }
+    filled = {"loss": known["loss"], "steps": known["steps"], "seed": what.seed}
+    if getattr(cls, "once_an_epoch", False):
+        filled["every"] = known["epoch"]
     settings = {k: v for k, v in filled.items() if k in settings_of(cls)} | dict(what.method.settings)
     sparse = cls(model, optimizer, what.sparsity, **settings)
     if sparse is not None and not isinstance(sparse, Sparsity):

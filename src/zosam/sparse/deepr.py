@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 from zosam.sparse.top_k import top
 from zosam.sparse.updates import Periodic
 
@@ -27,12 +28,14 @@ class DeepR(Periodic):
     dense: ClassVar[tuple[str, ...]] = ("first", "shortcut")
     over: ClassVar[str] = "masked"
     patterns: ClassVar[tuple[str, ...]] = ()
-    until_share: ClassVar[float] = 1.0
+    until: float = 1.0
+    needs_length: ClassVar[bool] = False
+    by_gradient: ClassVar[bool] = False
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
         every: int = 1,
@@ -70,7 +73,9 @@ class DeepR(Periodic):
             asleep = mask & (weight.detach() * self._sign(name, weight) < 0)
             if bool(asleep.any()):
                 kept = mask & ~asleep
-                masks[name] = top(self.noise(name, weight.detach()).masked_fill(kept, torch.inf), self.counts[name])
+                masks[name] = top(
+                    self.noise(name, weight.detach()).masked_fill(kept, torch.inf), self.n_active_by_layer[name]
+                )
         return masks
 
     def replace(self, name: str, new: Tensor) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import whole
-from zosam.sparse.masks import Masks
+from zosam.sparse.base import NoGradient
+from zosam.sparse.state import Masks
 from zosam.sparse.top_k import top
 from zosam.sparse.updates import Periodic
 
@@ -19,8 +22,8 @@ class Dynamic(Periodic):
     """A random mask that moves: every `every` steps a share of each layer is dropped and as many weights grow.
 
     A method overrides the scores: the highest `drop_score` of the active weights stay, the highest `grow_score` of
-    the others come in, a weight just dropped among them. The share starts at `drop_fraction` and follows half a
-    cosine to zero at step `until`; without `until` it is constant and updates never end.
+    the others come in, a weight just dropped among them. A score may ask for `self.gradient(name)`; a layer that got
+    none keeps its mask. The share starts at `drop_fraction` and follows half a cosine to zero at the last update.
     """
 
     sharded: ClassVar[bool] = True
@@ -28,7 +31,7 @@ class Dynamic(Periodic):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
         drop_fraction: float = 0.3,
@@ -41,9 +44,7 @@ class Dynamic(Periodic):
 
     def fraction(self) -> float:
         """The share of a layer's active weights that an update at this step drops."""
-        if self.until is None:
-            return self.drop_fraction
-        return self.drop_fraction / 2 * (1 + math.cos(math.pi * self.steps / self.until))
+        return self.drop_fraction / 2 * (1 + math.cos(math.pi * self.steps / self.end))
 
     def drop_score(self, name: str, weight: Tensor) -> Tensor:
         return weight.abs()
@@ -52,11 +53,17 @@ class Dynamic(Periodic):
         raise NotImplementedError(f"{type(self).__name__} does not say where to grow")
 
     def update(self) -> Masks | None:
-        return {n: self.moved(n) for n in self.weights} if self.due() else None
+        if not self.due():
+            return None
+        masks = {}
+        for name in self.weights:
+            with suppress(NoGradient):  # a layer that this step has left out: a dropped branch, a head not in use
+                masks[name] = self.moved(name)
+        return masks
 
     def moved(self, name: str) -> Tensor:
         """The next mask of a layer: as many weights as before."""
-        units = self.counts[name] // self.pattern.size
+        units = self.n_active_by_layer[name] // self.pattern.size
         return self.move(name, units - int(self.fraction() * units), units)
 
     def move(self, name: str, keep: int, end: int) -> Tensor:

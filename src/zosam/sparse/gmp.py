@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from zosam.sparse.base import Counts
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 from zosam.sparse.updates import Periodic
 
 
 class GMP(Periodic):
     """Dynamic: start dense, prune the smallest weights along a cubic schedule (gradual magnitude pruning).
 
-    The sparsity at step t is s·(1 - (1 - t/until)³), in every layer the same (`budget="global"`: the smallest of all
-    go); it changes every `every` steps, the target is hit at step `until` exactly, and what is pruned does not come
-    back. Zhu, Gupta, "To prune, or not to prune: exploring the efficacy of pruning for model compression", 2017. A
-    reference: it trains a dense network first.
+    The sparsity at step t is s·(1 - (1 - t/T)³), in every layer the same (`budget="global"`: the smallest of all go);
+    it changes every `every` steps, the target is hit at step T, a share `until` of the training, exactly, and what is
+    pruned does not come back. Zhu, Gupta, "To prune, or not to prune: exploring the efficacy of pruning for model
+    compression", 2017. A reference: it trains a dense network first.
     """
 
     budget: ClassVar[str] = "uniform"
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
     sharded: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        sparsity: float = 0.9,
-        *,
-        until: int = 10_000,
-        **settings: Any,
-    ) -> None:
-        self.end = until
-        super().__init__(model, optimizer, sparsity, until=until, **settings)
+    by_gradient: ClassVar[bool] = False
 
     def choose(self) -> Masks:
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
 
     def after_step(self) -> None:
         super().after_step()
-        if self.due() or self.steps == self.until:
+        if self.due() or self.steps == self.end:
             scores = {n: w.detach().abs().masked_fill(~self.masks[n], -1) for n, w in self.weights.items()}
             self.commit(self.best(scores, self.level()))
 
@@ -52,7 +39,7 @@ class GMP(Periodic):
         """How many weights the schedule leaves at this step."""
         at = self.end if self.steps >= self.end else self.steps - self.steps % self.every
         share = 1 - (1 - at / self.end) ** 3
-        return self.on_the_way(lambda size, kept: size - (size - kept) * share)
+        return self.counts_along(lambda size, kept: size - (size - kept) * share)
 
     def expected_active(self) -> int:
         level = self.level()

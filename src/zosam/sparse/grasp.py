@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -13,8 +15,11 @@ class GraSP(ByLoss):
 
     H is the Hessian of the loss and g its gradient. Wang, Zhang, Grosse, "Picking winning tickets before training by
     preserving gradient flow", ICLR 2020. The published code divides the logits by 200 and takes 10 pictures of each
-    class: both are up to `loss`. It also scores with a fresh classifier; here the network is scored as it is trained.
+    class: both are up to `loss` (the command line does so). It also scores with a fresh classifier; here the network
+    is scored as it is trained.
     """
+
+    temperature: ClassVar[float] = 200.0
 
     def score(self) -> dict[str, Tensor]:
         with self.scoring(), sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice

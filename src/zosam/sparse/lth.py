@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,18 +11,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.base import Counts, Sparsity
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 
 
 class LTH(Sparsity):
     """Static: train dense, prune the smallest weights of all layers, rewind the rest, repeat (lottery tickets).
 
-    Level 0 trains the dense network for `period` steps, the whole schedule. Then, `levels` times: prune by |θ| over
+    Level 0 trains the dense network for `steps` steps, the whole schedule. Then, `levels` times: prune by |θ| over
     all layers, set what survives, and BatchNorm, back to step `rewind`, clear the optimizer's state, and train on
     from there to the end of the schedule. Every level keeps the same share of the one before, about 80 % unless
     `levels` is given, and the last hits the target exactly. Frankle, Dziugaite, Roy, Carbin, "Linear mode
     connectivity and the lottery ticket hypothesis", ICML 2020. `schedule_step` tells a training loop where in the
-    schedule and the data it is, `total_steps` how long it takes. `rewind` is 3 % of the period unless given.
+    schedule and the data it is, `total_steps` how long it takes. `rewind` is 3 % of the steps unless given.
     """
 
     budget: ClassVar[str] = "global"
@@ -32,24 +33,28 @@ class LTH(Sparsity):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
-        period: int = 10_000,
+        steps: int | None = None,
         rewind: int | None = None,
         levels: int | None = None,
         **settings: Any,
     ) -> None:
-        rewind = int(0.03 * period) if rewind is None else rewind
-        if not 0 <= rewind < period:
-            raise ValueError(f"rewind must be a step of the period, 0 to {period - 1}, not {rewind}")
+        if steps is None:
+            raise ValueError(
+                "LTH trains again and again: pass steps=, the length of one training (epochs * len(loader))"
+            )
+        rewind = int(0.03 * steps) if rewind is None else rewind
+        if not 0 <= rewind < steps:
+            raise ValueError(f"rewind must be a step of the training, 0 to {steps - 1}, not {rewind}")
         if levels is not None and levels < 1:
             raise ValueError(f"levels must be 1 or more, not {levels}")
-        self.period, self.rewind = period, rewind
+        self.period, self.rewind = steps, rewind
         super().__init__(model, optimizer, sparsity, **settings)
-        left = self.active / sum(w.numel() for w in self.weights.values())
+        left = self.n_active / sum(w.numel() for w in self.weights.values())
         self.levels = max(1, math.ceil(math.log(left) / math.log(0.8))) if levels is None else levels
-        self.saved: dict[str, Tensor] = self._snapshot() if rewind == 0 else {}
+        self.saved: dict[str, Tensor] = self._snapshot()  # and again at step `rewind`
 
     def choose(self) -> Masks:
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
@@ -85,7 +90,7 @@ class LTH(Sparsity):
 
     def _left(self) -> Counts:
         share = self.level() / self.levels
-        return self.on_the_way(lambda size, kept: size * (kept / size) ** share)
+        return self.counts_along(lambda size, kept: size * (kept / size) ** share)
 
     def _last(self) -> int:
         """The step of the last pruning."""
@@ -98,10 +103,11 @@ class LTH(Sparsity):
         now = self.model.state_dict()
         for name, value in self.saved.items():
             now[name].copy_(value)
-        self._mask({n: w.detach() for n, w in self.weights.items()})
-        self.optimizer.state.clear()
-        if self.sharpness is not None:
-            self.sharpness.forget()
+        self._mask_weights()
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+        if (wrapper := self.sharpness) is not None:
+            wrapper.forget()
 
     def extra_state(self) -> dict[str, Any]:
         return {"saved": {n: t.clone() for n, t in self.saved.items()}}

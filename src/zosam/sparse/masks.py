@@ -1,18 +1,21 @@
-"""How masks are kept: hooks before and after each step of the base optimizer.
+"""How masks are kept: by hooks on the gradients of the weights, and before and after each step of the optimizer.
 
-Before the step the gradient is still dense: the method may look at it and move its masks; then it is masked. After
-the step the weights are masked.
+A gradient is masked as it comes, unless the method looks at all of it in this step; so what is measured or clipped
+before the step is what the optimizer will use. Before the step the method may move its masks; after it the weights are
+masked.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like, whole
@@ -20,50 +23,48 @@ from zosam.distributed.ranks import Ranks, current
 from zosam.optim import travel
 from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
-
-Masks = dict[str, Tensor]
+from zosam.sparse.bases import bases, with_loss_known
+from zosam.sparse.state import Masks, MaskState, Passenger
 
 
 class MasksDiffer(RuntimeError):
     """The ranks of one training have different masks: it cannot go on."""
 
 
-class Hold:
-    """The part of a `Sparsity` that is bound to the optimizer."""
+class MaskHooks(MaskState):
+    """The part of a `Sparsity` that is bound to weights and optimizers."""
 
     dense_gradients: ClassVar[bool] = False  # the optimizer's state sees pruned weights too, and keeps it as they grow
     revives: ClassVar[bool] = False  # weights that come back bring a stored value and state, instead of zero
 
-    weights: dict[str, nn.Parameter]
-    masks: Masks
-    steps: int
-    watchers: list[Callable[[], None]]
-
     # --- what a method says ------------------------------------------------------------------------------------------
 
     def update(self) -> Masks | None:
-        """New masks, looked for before a step while the gradient is still dense; None: leave them."""
+        """New masks, looked for before a step; None: leave them. Layers that are not among them stay."""
         return None
 
     def takes_step(self, updated: bool) -> bool:
         """Whether the optimizer moves the weights in this step."""
         return True
 
-    def needs_dense_gradient(self) -> bool:
-        """Whether the coming step looks at the gradient of pruned weights."""
-        return self.dense_gradients
+    def looks(self) -> bool:
+        """Whether the coming update asks for `gradient`, that of pruned weights included."""
+        return False
 
-    def mask_gradients(self) -> None:
-        """Take away the gradient that the optimizer shall not see."""
-        if not self.dense_gradients:
-            self._mask({n: w.grad for n, w in self.weights.items()})
+    def needs_dense_gradient(self) -> bool:
+        """Whether the gradient of pruned weights must be computed for the coming step."""
+        return self.dense_gradients or self.looks()
+
+    def gradient_mask(self, name: str) -> Tensor | None:
+        """Where the optimizer sees the gradient of a layer; None: everywhere."""
+        return None if self.dense_gradients else self.masks[name]
 
     def before_step(self) -> None:
         """The last change before the optimizer moves."""
 
     def after_step(self) -> None:
         """The first change after the optimizer has moved: pruned weights go back to zero."""
-        self._mask({n: w.detach() for n, w in self.weights.items()})
+        self._mask_weights()
 
     def replace(self, name: str, new: Tensor) -> None:
         """Set a mask: dropped weights go to zero, grown ones start at zero with clean optimizer state."""
@@ -93,18 +94,17 @@ class Hold:
 
     def state_of(self, weight: Tensor) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momentum, second moments and what else there is."""
-        state = self.optimizer.state.get(weight, {})
-        return [s for s in state.values() if isinstance(s, Tensor) and s.shape == weight.shape]
+        found = (o.state.get(weight, {}) for o in self.optimizers)
+        return [s for state in found for s in state.values() if isinstance(s, Tensor) and s.shape == weight.shape]
 
-    def setting(self, weight: Tensor, key: str) -> float:
-        """A setting of the optimizer for this weight, such as `lr`; 0 where it has none."""
-        return next(
-            float(g.get(key, 0.0)) for g in self.optimizer.param_groups if any(p is weight for p in g["params"])
-        )
+    @property
+    def optimizer(self) -> Optimizer:
+        """The base optimizer; of several, the one that steps first."""
+        return self.optimizers[0]
 
     @property
     def sharpness(self) -> SharpnessAware | None:
-        """The sharpness-aware optimizer around this one, whichever was made first."""
+        """The sharpness-aware optimizer around it, whichever was made first."""
         return next(iter(travel.riders(self.optimizer, "sharpness_aware")), None)
 
     @property
@@ -113,30 +113,20 @@ class Hold:
         wrapper = self.sharpness
         return current() if wrapper is None else wrapper.ranks
 
-    def averaged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The mean over all ranks, signs and all: what a score must be made of."""
-        return {n: self.ranks.mean(t.detach(), "scores") for n, t in tensors.items()}
-
     def release(self) -> None:
-        """Let go of the optimizer: masks are no longer kept."""
+        """Let go of weights and optimizer: masks are no longer kept, and what is zero may grow."""
         for hook in self._hooks:
             hook.remove()
-        travel.leave(self.optimizer, self._rider())
+        for optimizer, passenger in zip(self.optimizers, self._passengers, strict=True):
+            travel.leave(optimizer, passenger)
         for weight in self.weights.values():
             forget(weight)
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    def _bind(self, optimizer: Optimizer) -> None:
-        """Find the base optimizer, and see that it holds these weights and nobody else masks them."""
-        self.optimizer: Optimizer = optimizer.base if isinstance(optimizer, SharpnessAware) else optimizer
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        missing = [n for n, w in self.weights.items() if id(w) not in held]
-        if missing:
-            raise ValueError(
-                f"the optimizer does not hold {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}:"
-                " it must be made from the parameters of this very model"
-            )
+    def _bind(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
+        """Find the base optimizers, and see that they hold these weights and nobody else masks them."""
+        self.optimizers: list[Optimizer] = bases(optimizers, self.weights)
         taken = [n for n, w in self.weights.items() if mask_of(w) is not None]
         if taken:
             raise ValueError(
@@ -144,20 +134,27 @@ class Hold:
                 " release() that one first"
             )
 
-    def _rider(self) -> travel.Rider:
-        raise NotImplementedError
-
     def _hold(self) -> None:
-        self._hooks: list[Any] = [
-            self.optimizer.register_step_pre_hook(self._before),
-            self.optimizer.register_step_post_hook(self._after),
-        ]
+        self._hooks: list[Any] = []
+        self._passengers: list[Passenger] = []
+        self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
+        self._looked = False  # at the weights, before this step
+        self._rehearsal = self._begun = self._open = False  # steps: one that does not count, the first, one under way
+        self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
+        for optimizer in self.optimizers:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before))
+            self._hooks.append(optimizer.register_step_post_hook(self._after))
+            self._passengers.append(Passenger(self, optimizer))
+            travel.board(optimizer, "sparsity", self._passengers[-1])
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
-        travel.board(self.optimizer, "sparsity", self._rider())
+            self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
+        self._written = self._marks()
+        self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_hooks"}
+        made = {"_hooks", "_passengers", "_watched", "_looked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
+        return {k: v for k, v in self.__dict__.items() if k not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -179,44 +176,118 @@ class Hold:
                 " gradients: wrap the model in DistributedDataParallel before it is made sparse"
             )
 
-    def _mask(self, tensors: Mapping[str, Tensor | None]) -> None:
-        present = [(local(t), local(self.masks[n])) for n, t in tensors.items() if t is not None]
-        if present:  # a product with bytes is several times faster than one with bools
-            torch._foreach_mul_([t for t, _ in present], [m.view(torch.uint8) for _, m in present])
+    # --- gradients ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _accumulated(self, name: str, weight: Tensor) -> None:
+        """A gradient has come."""
+        gradient = weight.grad
+        if gradient is None or gradient.requires_grad or self.looks():
+            return
+        mask = self.gradient_mask(name)
+        if mask is not None:
+            local(gradient).mul_(local(mask).view(torch.uint8))
+            self._clean[name] = (weakref.ref(gradient), gradient._version)
+
+    def _mask_gradients(self) -> None:
+        pairs = []
+        for name, weight in self.weights.items():
+            gradient, mask = weight.grad, self.gradient_mask(name)
+            if gradient is None or mask is None:
+                continue
+            seen, version = self._clean.pop(name, (None, 0))
+            if seen is None or seen() is not gradient or version != gradient._version:
+                pairs.append((gradient, mask))
+        _multiply(pairs)
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    def _mask_weights(self) -> None:
+        _multiply([(w.detach(), self.masks[n]) for n, w in self.weights.items()])
+
+    def _marks(self) -> dict[str, tuple[int, int]]:
+        """For each weight two numbers, one of which changes when somebody writes to it or puts another in its place."""
+        return {n: (local(w)._version, local(w).data_ptr()) for n, w in self.weights.items()}
+
+    def _watch(self) -> None:
+        """Look at the weights before a sharpness-aware step moves them about."""
+        wrapper = self.sharpness
+        if wrapper is not None and wrapper is not self._watched:
+            self._hooks.append(wrapper.register_step_pre_hook(lambda *_: self._look()))
+            self._watched = wrapper
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
+        if travel.is_rehearsal(self.optimizer):
+            return
+        self._looked = True
+        written = [n for n, mark in self._marks().items() if mark != self._written[n]]
+        wrong = self._pruned_but_not_zero(written) if written else {}
+        if wrong:
+            first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            warnings.warn(
+                f"{type(self).__name__}: {sum(wrong.values()):,} pruned weights of {first}{more} are not zero (was a"
+                " checkpoint of other masks loaded?): they are set to zero. Load the optimizer's state with the"
+                " model's, or make the method anew for these weights",
+                stacklevel=4,
+            )
+            self._mask_weights()
+
+    def _pruned_but_not_zero(self, names: Sequence[str]) -> dict[str, int]:
+        alive = [local(self.weights[n].detach()).masked_fill(local(self.masks[n]), 0).count_nonzero() for n in names]
+        return {n: c for n, c in zip(names, torch.stack(alive).tolist(), strict=True) if c}
+
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._rehearsal = travel.is_rehearsal(optimizer)
         if self._rehearsal:
             return None
-        args, kwargs = _with_loss_known(args, kwargs)
-        looks = self.needs_dense_gradient()
-        if not looks:  # sparse kernels do not compute it then: nothing may depend on it
-            self.mask_gradients()
+        args, kwargs = with_loss_known(args, kwargs)
+        if optimizer is self.optimizers[0]:
+            self._lead()
+        elif not self._begun:
+            raise RuntimeError(
+                f"{type(self).__name__}: step the optimizers one after the other in the order given, the"
+                f" {type(self.optimizer).__name__} of {', '.join(self._passengers[0].weights)} first"
+            )
+        return args, kwargs
+
+    def _lead(self) -> None:
+        if self._open:  # the last of several optimizers has not stepped since
+            self.after_step()
+        self._watch()
+        if not self._looked:
+            self._look()
+        looks = self.looks()
+        if not looks:  # sparse kernels do not compute the rest then: nothing may depend on it
+            self._mask_gradients()
         new = self.update()
         if new is not None:
             self.commit(new)
         if looks or new is not None:
-            self.mask_gradients()
+            self._clean.clear()
+            self._mask_gradients()
         self.before_step()
         if not self.takes_step(updated=new is not None):
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    p.grad = None
+            for p in (p for o in self.optimizers for group in o.param_groups for p in group["params"]):
+                p.grad = None
         self.steps += 1
-        return args, kwargs
+        self._begun = self._open = True
 
     @torch.no_grad()
-    def _after(self, *_: object) -> None:
-        if not self._rehearsal:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
+        if self._rehearsal or optimizer is not self.optimizers[-1]:
+            return
+        if self._open:
             self.after_step()
+        else:
+            self._mask_weights()
+        self._written, self._looked, self._open = self._marks(), False, False
 
 
-def _with_loss_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Run the closure of a plain torch optimizer now, so that the hook sees this step's gradient and not the last's."""
-    closure: Callable[[], Any] | None = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if closure is None:
-        return args, kwargs
-    with torch.enable_grad():
-        loss = closure()
-    return (args[0], lambda: loss), {k: v for k, v in kwargs.items() if k != "closure"}
+def _multiply(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    if pairs:  # a product with bytes is several times faster than one with bools
+        torch._foreach_mul_([local(t) for t, _ in pairs], [local(m).view(torch.uint8) for _, m in pairs])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.masks import Masks
 from zosam.sparse.patterns import NM
+from zosam.sparse.state import Masks
 
 
 class MEST(Dynamic):
@@ -27,14 +28,15 @@ class MEST(Dynamic):
     dense: ClassVar[tuple[str, ...]] = ("first", "shortcut", "last")
     over: ClassVar[str] = "masked"
     at_start: ClassVar[bool] = True
+    by_gradient: ClassVar[bool] = False
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
-        drop_fraction: float = 0.2,
+        drop_fraction: float | None = None,
         lam: float = 0.0,
         soft: bool = False,
         **settings: Any,
@@ -42,18 +44,20 @@ class MEST(Dynamic):
         if lam < 0:
             raise ValueError(f"lam must be 0 or more, not {lam}")
         self.lam, self.soft = lam, soft
+        if drop_fraction is None:
+            drop_fraction = 0.05 / (1 - sparsity) if soft else 0.2
         super().__init__(model, optimizer, sparsity, drop_fraction=drop_fraction, **settings)
 
     def choose(self) -> Masks:
         if self.soft and isinstance(self.pattern, NM):
             raise ValueError(f"soft=True needs room for more weights, and pattern {self.pattern.name} has none")
-        return self.best({n: w.detach().abs() for n, w in self.weights.items()}, self.counts)
+        return self.best({n: w.detach().abs() for n, w in self.weights.items()}, self.n_active_by_layer)
 
     def fraction(self) -> float:
         return self._fraction(self.steps)
 
     def due(self) -> bool:
-        return super().due() or (self.soft and self.steps == self.until)
+        return super().due() or (self.soft and self.steps == self.end)
 
     def drop_score(self, name: str, weight: Tensor) -> Tensor:
         gradient = self.weights[name].grad
@@ -67,23 +71,23 @@ class MEST(Dynamic):
     def moved(self, name: str) -> Tensor:
         if not self.soft:
             return super().moved(name)
-        units = self.counts[name] // self.pattern.size
+        units = self.n_active_by_layer[name] // self.pattern.size
         return self.move(name, units, units + self._extra(name, self.steps))
 
     def expected_active(self) -> int:
         if not self.soft or self.steps == 0:
-            return self.active
+            return self.n_active
         last = self.steps - 1
-        last = self.until if self.until is not None and last >= self.until else last - last % self.every
-        return self.active + sum(self._extra(n, last) for n in self.weights) * self.pattern.size
+        last = int(self.end) if last >= self.end else last - last % self.every
+        return self.n_active + sum(self._extra(n, last) for n in self.weights) * self.pattern.size
 
     def _fraction(self, step: int) -> float:
-        if self.until is None or step < 0.75 * self.until:
+        if step < 0.75 * self.end:
             return self.drop_fraction
-        return self.drop_fraction / 2 if step < self.until else 0.0
+        return self.drop_fraction / 2 if step < self.end else 0.0
 
     def _extra(self, name: str, step: int) -> int:
         """How many units more than its target a layer has after an update at this step."""
-        units = self.counts[name] // self.pattern.size
+        units = self.n_active_by_layer[name] // self.pattern.size
         room = self.weights[name].numel() // self.pattern.size - units
         return min(int(self._fraction(step) * units), room)

@@ -21,8 +21,9 @@ class Unstructured:
     kind = name = "unstructured"
     size = 1  # weights per unit
 
-    def check(self, name: str, weight: Tensor) -> None:
-        """Refuse a weight that this structure does not fit."""
+    def problem(self, name: str, weight: Tensor, transposed: bool) -> str:
+        """Why this structure does not fit a weight, if so."""
+        return ""
 
     def fold(self, score: Tensor) -> Tensor:
         """One score per unit."""
@@ -46,12 +47,11 @@ class Grouped(Unstructured):
     def __init__(self, group: int) -> None:
         self.group = group
 
-    def check(self, name: str, weight: Tensor) -> None:
-        if weight.shape[1] % self.group:
-            raise ValueError(
-                f"pattern {self.name} does not fit {name} of shape {tuple(weight.shape)}: {weight.shape[1]} is no"
-                f" multiple of {self.group}; keep that layer dense or exclude it"
-            )
+    def problem(self, name: str, weight: Tensor, transposed: bool) -> str:
+        if transposed:
+            return f"{name}, which keeps its inputs first"
+        width = weight.shape[1]
+        return f"{name} ({width} inputs, no multiple of {self.group})" if width % self.group else ""
 
     def groups(self, tensor: Tensor) -> Tensor:
         return tensor.movedim(1, -1).reshape(-1, self.group)

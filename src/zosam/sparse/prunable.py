@@ -1,78 +1,147 @@
-"""Which weights of a model can be pruned: those of convolutions, linear layers and attention projections."""
+"""Which weights of a model can be pruned, by which names they are chosen, and why the others are left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim.swa_utils import AveragedModel
+
+from zosam.distributed.ddp import unwrapped
 
 Pattern = str | type[nn.Module]
+Patterns = Sequence[Pattern] | Pattern
 
-PRUNABLE: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.modules.conv._ConvNd: ("weight",),
-    nn.Linear: ("weight",),
-    nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
-}
+WEIGHT_OF = (nn.modules.conv._ConvNd, nn.Linear)
+PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 SHORTCUTS = ("downsample", "shortcut", "skip", "convshortcut")  # what implementations call a residual projection
 
 
+@dataclass
+class Candidate:
+    """A matrix or more among a model's parameters, by all the names that it goes by."""
+
+    weight: nn.Parameter
+    owners: list[tuple[str, nn.Module]] = field(default_factory=list)
+    kind: str = "other"  # "layer": pruned unless told otherwise; the others must be asked for by `include`
+    problem: str = ""  # why it cannot be pruned as it is, and what to do
+
+    @property
+    def name(self) -> str:
+        return self.owners[0][0]
+
+
+@dataclass
+class Split:
+    """What becomes of a model's weights."""
+
+    masked: dict[str, nn.Parameter]
+    kept_dense: dict[str, nn.Parameter]  # counts as prunable, but stays dense
+    left_out: dict[str, tuple[nn.Parameter, str]]  # does not count, and why
+    transposed: set[str]  # of those masked, the ones that keep their inputs first
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel, torch.compile or a moving average."""
+    while True:
+        inside = unwrapped(model)
+        inside = inside._orig_mod if hasattr(inside, "_orig_mod") else inside  # type: ignore[assignment]
+        inside = inside.module if isinstance(inside, AveragedModel) else inside
+        if inside is model:
+            return model
+        model = inside
+
+
+def plain_name(name: str) -> str:
+    """A name as the uncompiled model has it."""
+    return name.replace("_orig_mod.", "")
+
+
 def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Every prunable weight by its name in the model, tied ones once; embeddings, norms and biases are left alone."""
-    return {name: weight for name, (weight, _) in _owned(model).items()}
+    """Every weight that is pruned unless told otherwise, by its name in the model, tied ones once."""
+    return {c.name: c.weight for c in candidates(model) if c.kind == "layer" and not c.problem}
 
 
-def _owned(model: nn.Module) -> dict[str, tuple[nn.Parameter, nn.Module]]:
-    embedded = {id(m.weight) for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-    found: dict[str, tuple[nn.Parameter, nn.Module]] = {}
-    seen = set(embedded)
-    for path, module in model.named_modules():
-        for kind, attributes in PRUNABLE.items():
-            if not isinstance(module, kind):
+def candidates(model: nn.Module) -> list[Candidate]:
+    """All parameters with two dimensions or more, in the order of the model."""
+    found: dict[int, Candidate] = {}
+    modules = dict(model.named_modules())
+    for path, module in modules.items():
+        for attribute, weight in module._parameters.items():
+            if weight is None:
                 continue
-            for attribute in attributes:
-                weight = module._parameters.get(attribute)
-                if weight is not None and id(weight) not in seen:
-                    seen.add(id(weight))
-                    found[f"{path}.{attribute}" if path else attribute] = (weight, module)
-    return found
+            if not isinstance(weight, UninitializedParameter) and (weight.dim() < 2 or not weight.is_floating_point()):
+                continue
+            name, owner = plain_name(f"{path}.{attribute}" if path else attribute), module
+            if isinstance(module, ParametrizationList):
+                owner = modules[path.rpartition(".parametrizations.")[0] if ".parametrizations." in path else ""]
+            kind, problem = _kind(owner, module, path.rpartition(".")[2], attribute)
+            if kind == "part":
+                continue
+            c = found.setdefault(id(weight), Candidate(weight, kind=kind))
+            if kind == "layer" and c.kind == "other":
+                c.owners.insert(0, (name, owner))
+            else:
+                c.owners.append((name, owner))
+            if "embedding" in (kind, c.kind):  # a head that is tied to one as well
+                c.kind = "embedding"
+            elif kind == "layer":
+                c.kind = "layer"
+            c.problem = c.problem or problem
+    return list(found.values())
 
 
-def split(
-    model: nn.Module,
-    include: Sequence[Pattern] | Pattern,
-    exclude: Sequence[Pattern] | Pattern,
-    dense: Sequence[Pattern] | Pattern,
-    preset: Sequence[str] | None,
-) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """The weights to mask, and those that count as prunable but stay dense.
+def split(model: nn.Module, include: Patterns, exclude: Patterns, dense: Patterns, preset: Patterns | None) -> Split:
+    """The weights to mask, those that count as prunable but stay dense, and those left out.
 
-    Frozen weights (`requires_grad=False`) are left alone. `preset`, a method's own layers to keep dense, stands in
-    for `dense` where it is given, and may match nothing.
+    Frozen weights (`requires_grad=False`) are left out. `preset`, a method's own layers to keep dense, stands in for
+    `dense` where it is given, and may match nothing.
     """
-    owned = {n: (w, m) for n, (w, m) in _owned(model).items() if w.requires_grad}
-    lazy = [n for n, (w, _) in owned.items() if isinstance(w, UninitializedParameter)]
+    everything = candidates(model)
+    trainable = {c.name: c for c in everything if c.weight.requires_grad}
+    layers = {n: c for n, c in trainable.items() if c.kind == "layer"}
+    lazy = [n for n, c in layers.items() if isinstance(c.weight, UninitializedParameter)]
     if lazy:
         raise ValueError(f"{lazy[0]} has no shape yet: run one batch through the model before making it sparse")
-    if include:
-        chosen = select(owned, include)
-        owned = {n: o for n, o in owned.items() if n in chosen}
+    owned = {n: trainable[n] for n in trainable if n in select(layers, include, trainable)} if include else layers
     left_alone = select(owned, exclude)
-    owned = {n: o for n, o in owned.items() if n not in left_alone}
+    owned = {n: c for n, c in owned.items() if n not in left_alone}
+    problems = [f"{n}: {c.problem}" for n, c in owned.items() if c.problem]
+    if problems:
+        raise ValueError("; ".join(problems) + ". Or leave such weights out with exclude=")
     if not owned:
-        raise ValueError("this model has nothing to prune: no convolution, linear layer or attention projection")
+        others = [n for n in trainable if n not in layers]
+        hint = f"; include= takes others, such as {others[0]}" if others else ""
+        raise ValueError(f"this model has nothing to prune: no convolution, linear, recurrent or attention layer{hint}")
     kept = select(owned, dense) if preset is None else select(owned, preset, strict=False)
-    return (
-        {n: w for n, (w, _) in owned.items() if n not in kept},
-        {n: w for n, (w, _) in owned.items() if n in kept},
+    out = {c.name: (c.weight, _why(c, left_alone)) for c in everything if c.name not in owned}
+    return Split(
+        {n: c.weight for n, c in owned.items() if n not in kept},
+        {n: c.weight for n, c in owned.items() if n in kept},
+        out,
+        {n for n, c in owned.items() if n not in kept and is_transposed(c.owners[0][1])},
     )
 
 
 def select(
-    owned: Mapping[str, tuple[nn.Parameter, nn.Module]], patterns: Sequence[Pattern] | Pattern, strict: bool = True
+    owned: Mapping[str, Candidate],
+    patterns: Patterns,
+    others: Mapping[str, Candidate] | None = None,
+    strict: bool = True,
 ) -> set[str]:
-    """The names that match: shell patterns, module types, or the words `first`, `last` and `shortcut`."""
+    """The names that match: shell patterns, module types, or the words `first`, `last` and `shortcut`.
+
+    A pattern that no weight of `owned` matches is looked for in `others`.
+    """
     names, chosen = list(owned), set()
     for pattern in (patterns,) if isinstance(patterns, (str, type)) else patterns:
         if pattern == "first":
@@ -80,22 +149,78 @@ def select(
         elif pattern == "last":
             hits = names[-1:]
         elif pattern == "shortcut":
-            hits = [n for n, (w, _) in owned.items() if _is_shortcut(n, w)]
-        elif isinstance(pattern, str):
-            hits = [n for n, (_, module) in owned.items() if _matches(n, module, pattern)]
+            hits = [n for n, c in owned.items() if is_shortcut(n, c.weight)]
         else:
-            hits = [n for n, (_, module) in owned.items() if isinstance(module, pattern)]
+            hits = list(_matching(owned, pattern)) or list(_matching(others or {}, pattern))
         if not hits and strict and pattern not in {"", "shortcut"}:
-            raise ValueError(f"no prunable weight is called {pattern!r}; there are {', '.join(names)}")
+            raise ValueError(f"no prunable weight is called {pattern!r}; there are {', '.join(others or names)}")
         chosen.update(hits)
     return chosen
 
 
-def _matches(name: str, module: nn.Module, pattern: str) -> bool:
+def _matching(owned: Mapping[str, Candidate], pattern: Pattern) -> Iterator[str]:
+    for name, candidate in owned.items():
+        if any(_matches(alias, module, pattern) for alias, module in candidate.owners):
+            yield name
+
+
+def _matches(name: str, module: nn.Module, pattern: Pattern) -> bool:
+    if not isinstance(pattern, str):
+        return isinstance(module, pattern)
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") or type(module).__name__ == pattern
 
 
-def _is_shortcut(name: str, weight: nn.Parameter) -> bool:
+def is_shortcut(name: str, weight: nn.Parameter) -> bool:
     """A 1 x 1 convolution that its author calls a shortcut."""
     one_by_one = weight.dim() > 2 and set(weight.shape[2:]) == {1}
     return one_by_one and any(part.lower() in SHORTCUTS for part in name.split("."))
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a layer keeps its weight with the inputs first, as the `Conv1D` of transformers does."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _kind(owner: nn.Module, holder: Any, parametrized: str, attribute: str) -> tuple[str, str]:
+    """What a parameter is: layer, embedding, other, or only a part of one; and why it cannot be pruned."""
+    problem = ""
+    if holder is not owner:  # parametrized: masking what it is made of must zero the weight itself
+        result = getattr(owner, parametrized)
+        if getattr(holder, attribute).shape != result.shape:
+            return "part", ""
+        if not _keeps_zeros(holder, attribute):
+            problem = f"its {type(holder[0]).__name__} does not leave zeros at zero: remove that parametrization"
+        attribute = parametrized
+    elif attribute.endswith("_orig") and hasattr(owner, attribute.removesuffix("_orig") + "_mask"):
+        attribute = attribute.removesuffix("_orig")
+        problem = f"torch prunes it already: torch.nn.utils.prune.remove(module, {attribute!r}) first"
+    elif attribute.endswith("_g") and hasattr(owner, attribute.removesuffix("_g") + "_v"):
+        return "part", ""
+    elif attribute.endswith("_v") and hasattr(owner, attribute.removesuffix("_v") + "_g"):  # the older weight_norm
+        attribute = attribute.removesuffix("_v")
+    if isinstance(owner, EMBEDDINGS):
+        return "embedding", "its gradient is sparse: make it with sparse=False" if owner.sparse else problem
+    if isinstance(owner, WEIGHT_OF) or is_transposed(owner):
+        return ("layer" if attribute == "weight" else "other"), problem
+    if isinstance(owner, nn.MultiheadAttention):
+        return ("layer" if attribute in PROJECTIONS else "other"), problem
+    if isinstance(owner, RECURRENT):
+        return ("layer" if attribute.startswith("weight_") else "other"), problem
+    return "other", problem
+
+
+@torch.no_grad()
+def _keeps_zeros(holder: Any, attribute: str) -> bool:
+    """Whether zeros in what a weight is made of are zeros in the weight."""
+    twin = copy.deepcopy(holder)
+    mask = torch.arange(getattr(twin, attribute).numel()).view(getattr(twin, attribute).shape) % 3 > 0
+    getattr(twin, attribute).mul_(mask.to(getattr(twin, attribute).device))
+    return not bool(twin()[~mask].any())
+
+
+def _why(candidate: Candidate, excluded: set[str]) -> str:
+    if not candidate.weight.requires_grad:
+        return "frozen"
+    if candidate.name in excluded:
+        return "excluded"
+    return {"embedding": "embedding", "layer": "not included"}.get(candidate.kind, "no layer that is known")

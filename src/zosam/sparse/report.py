@@ -5,27 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zosam.distributed.fsdp import whole
-from zosam.sparse.masks import Masks
 from zosam.sparse.patterns import Unstructured
-from zosam.sparse.table import table
+from zosam.sparse.prunable import plain, plain_name
 
 if TYPE_CHECKING:
     from zosam.optim.base import SharpnessAware
     from zosam.sparse.flops import Flops
 
 
-class Account:
-    """The part of a `Sparsity` that reports."""
+class Report:
+    """The part of a `Sparsity` that answers questions."""
 
     model: nn.Module
     weights: dict[str, nn.Parameter]
     kept_dense: dict[str, nn.Parameter]
-    masks: Masks
+    left_out: dict[str, tuple[nn.Parameter, str]]
+    masks: dict[str, Tensor]
     pattern: Unstructured
-
     if TYPE_CHECKING:
 
         @property
@@ -33,13 +32,18 @@ class Account:
 
     @property
     def sparsity(self) -> float:
-        """The share of zeros over all prunable weights, as it is now."""
+        """The share of zeros over all prunable weights, as it is now; `target_sparsity` is what was asked for."""
         return self._zeros() / sum(w.numel() for w in (*self.weights.values(), *self.kept_dense.values()))
 
     @property
     def masked_sparsity(self) -> float:
         """The share of zeros over the masked layers alone."""
         return self._zeros() / sum(w.numel() for w in self.weights.values())
+
+    @property
+    def model_sparsity(self) -> float:
+        """The share of zeros over all parameters of the model."""
+        return self._zeros() / sum(p.numel() for p in self.model.parameters())
 
     def density(self) -> dict[str, float]:
         """The share of active weights of each masked layer."""
@@ -55,19 +59,45 @@ class Account:
 
         layers, other = layer_flops(self.model, {**self.weights, **self.kept_dense}, *inputs)
         density = dict.fromkeys(self.kept_dense, 1.0) | self.density()
-        passes = {"forward": 1.0, "backward": 1.0} if self.sharpness is None else self.sharpness.passes_per_step()
+        wrapper = self.sharpness
+        passes = {"forward": 1.0, "backward": 1.0} if wrapper is None else wrapper.passes_per_step()
         return Flops(layers, other, density, density | self.gradient_density(), **passes)
 
     @torch.no_grad()
     def apply_to(self, model: nn.Module) -> None:
         """Zero the pruned weights of a copy of the model, such as a moving average."""
-        parameters = dict(model.named_parameters())
+        parameters = {plain_name(n): p for n, p in plain(model).named_parameters()}
         for name, mask in self.masks.items():
             parameters[name].mul_(mask)
 
     def __str__(self) -> str:
+        """One line per matrix of the model, under a head with the sparsity of what is prunable and of the whole."""
+        rows = [("layer", "shape", "active", "of", "density")]
+        for name, mask in self.masks.items():
+            active = int(torch.count_nonzero(whole(mask)))
+            rows.append((name, _shape(mask), f"{active:,}", f"{mask.numel():,}", f"{active / mask.numel():.1%}"))
+        for name, weight in self.kept_dense.items():
+            rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", "kept dense"))
+        for name, (weight, why) in self.left_out.items():
+            rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", f"left out: {why}"))
         title = type(self).__name__ + ("" if self.pattern.kind == "unstructured" else f" ({self.pattern.name})")
-        return table(title, self.weights, {n: whole(m) for n, m in self.masks.items()}, self.kept_dense)
+        masked = f" ({self.masked_sparsity:.2%} of the masked ones)" if self.kept_dense else ""
+        total = sum(p.numel() for p in self.model.parameters())
+        head = (
+            f"{title}: {self.sparsity:.2%} of all prunable weights are zero{masked},"
+            f" {self.model_sparsity:.2%} of the model's {total:,} parameters"
+        )
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        return "\n".join([head, *(_line(row, widths) for row in rows)])
 
     def _zeros(self) -> int:
         return sum(m.numel() - int(torch.count_nonzero(whole(m))) for m in self.masks.values())
+
+
+def _line(row: tuple[str, ...], widths: list[int]) -> str:
+    cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:4], widths[1:4], strict=True)), row[4]]
+    return "  ".join(cells)
+
+
+def _shape(weight: Tensor) -> str:
+    return "x".join(map(str, weight.shape))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zosam.sparse.base import NoGradient
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 
 
 class RigL(Dynamic):
@@ -26,7 +28,7 @@ class RigL(Dynamic):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
         growth_gradient: str = "perturbed",
@@ -39,39 +41,37 @@ class RigL(Dynamic):
         super().__init__(model, optimizer, sparsity, **settings)
 
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
-        perturbed = self.growth_gradient == "perturbed"
-        gradient = self.weights[name].grad if perturbed else self._at_theta.get(name)
-        if gradient is None:
-            where = "" if perturbed else " at theta; this optimizer may take none there"
-            raise ValueError(f"{type(self).__name__} grows by the gradient of {name}, and there is none{where}")
-        if not perturbed:
-            gradient = self.averaged({name: gradient})[name]  # it was seen before ranks had averaged it
-        return self.finite(name, gradient.abs())
+        if self.growth_gradient == "perturbed":
+            return self.gradient(name).abs()
+        if not self._at_theta:
+            raise ValueError(f"{type(self).__name__} grows by the gradient at theta; this optimizer takes none there")
+        if name not in self._at_theta:
+            raise NoGradient(name)
+        mean = self.averaged({name: self._at_theta[name]})[name]  # it was seen before ranks had averaged it
+        return self.finite(name, mean.abs())
 
     def update(self) -> Masks | None:
         masks = super().update()
         self._at_theta.clear()
         return masks
 
-    def needs_dense_gradient(self) -> bool:
-        return self.due()
-
     def takes_step(self, updated: bool) -> bool:
         return not updated
 
     def gradient_density(self) -> dict[str, float]:
         """One step in `every` computes the whole gradient, as long as masks move."""
-        share = 1 / self.every if self.until is None or self.steps < self.until else 0.0
+        share = 1 / self.every if self.steps < self.end else 0.0
         return {n: d + share * (1 - d) for n, d in super().gradient_density().items()}
 
     def _hold(self) -> None:
         super()._hold()
         if self.growth_gradient == "theta":
             self._hooks += [
-                w.register_post_accumulate_grad_hook(partial(self._look, n)) for n, w in self.weights.items()
+                w.register_post_accumulate_grad_hook(partial(self._see, n)) for n, w in self.weights.items()
             ]
 
-    def _look(self, name: str, weight: Tensor) -> None:
-        displaced = self.sharpness is not None and self.sharpness.is_displaced
+    def _see(self, name: str, weight: Tensor) -> None:
+        wrapper = self.sharpness
+        displaced = wrapper is not None and wrapper.is_displaced
         if self.due() and not displaced and weight.grad is not None:
             self._at_theta[name] = weight.grad.detach().clone()

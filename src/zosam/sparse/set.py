@@ -17,7 +17,8 @@ class SET(Dynamic):
     dense; here by magnitude in every layer, as all later work does.
     """
 
-    until_share: ClassVar[float] = 1.0
+    until: float = 1.0
+    by_gradient: ClassVar[bool] = False
 
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         return self.noise(name, weight)

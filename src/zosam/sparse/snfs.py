@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 
 from zosam.sparse.budgets import fill
 from zosam.sparse.dynamic import Dynamic
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 from zosam.sparse.top_k import top
 
 
@@ -28,18 +29,23 @@ class SNFS(Dynamic):
     patterns: ClassVar[tuple[str, ...]] = ()
     dense_gradients: ClassVar[bool] = True
     sharded: ClassVar[bool] = False
-    until_share: ClassVar[float] = 1.0
+    once_an_epoch: ClassVar[bool] = True
+    by_gradient: ClassVar[bool] = False
+    until: float = 1.0
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
+        every: int | None = None,
         drop_fraction: float = 0.5,
         **settings: Any,
     ) -> None:
-        super().__init__(model, optimizer, sparsity, drop_fraction=drop_fraction, **settings)
+        if every is None:
+            raise ValueError("SNFS moves its masks once an epoch: pass every=len(loader)")
+        super().__init__(model, optimizer, sparsity, every=every, drop_fraction=drop_fraction, **settings)
 
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         return self.finite(name, self.momentum(name).abs())
@@ -54,7 +60,7 @@ class SNFS(Dynamic):
         kept = {n: self._surviving(n, share[n]) for n in self.weights}
         alive = {n: int(k.sum()) for n, k in kept.items()}
         room = {n: w.numel() - alive[n] for n, w in self.weights.items()}
-        grow = fill(self.active - sum(alive.values()), share, room)
+        grow = fill(self.n_active - sum(alive.values()), share, room)
         return {n: top(s.masked_fill(kept[n], torch.inf), alive[n] + grow[n]) for n, s in score.items()}
 
     def gradient_density(self) -> dict[str, float]:
@@ -62,7 +68,8 @@ class SNFS(Dynamic):
 
     def momentum(self, name: str) -> Tensor:
         """The optimizer's running mean of the gradient; Adam's in units of its running size."""
-        state = self.optimizer.state.get(self.weights[name], {})
+        weight = self.weights[name]
+        state: dict[str, Any] = next((o.state[weight] for o in self.optimizers if weight in o.state), {})
         if state.get("momentum_buffer") is not None:
             return torch.as_tensor(state["momentum_buffer"])
         if "exp_avg" in state and "exp_avg_sq" in state:

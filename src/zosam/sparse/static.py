@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from zosam.optim.passes import NoBackward, Passes
 from zosam.sparse.base import Sparsity
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 
 
 class Static(Sparsity):
@@ -30,16 +30,19 @@ class Static(Sparsity):
 
     def choose(self) -> Masks:
         scores = {n: self.finite(n, s) for n, s in self.score().items()}
-        return self.best(scores, self.counts or self.active)
+        return self.best(scores, self.n_active_by_layer or self.n_active)
 
 
 class ByLoss(Static):
     """A static method that scores weights by `loss`, a closure over one batch."""
 
+    per_class: ClassVar[int] = 10  # how many samples of each class that batch should hold
+    temperature: ClassVar[float] = 1.0  # what its logits should be divided by
+
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
         loss: Callable[[], Tensor] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import nn
@@ -14,24 +15,27 @@ class SViTE(RigL):
     """Dynamic: RigL for vision transformers, with rare and large updates (sparse ViT exploration).
 
     Chen et al., "Chasing sparsity in vision transformers", NeurIPS 2021. All projections are masked: patch embedding,
-    queries, keys and values, also inside `nn.MultiheadAttention`, MLPs and head. Unlike in RigL the step is taken
-    after an update. The published code never clears AdamW's state where weights grow; here it is cleared.
+    queries, keys and values, also inside `nn.MultiheadAttention`, MLPs and head. Masks move every hundredth of the
+    training, and unlike in RigL the step is taken then. The published code never clears AdamW's state where weights
+    grow; here it is cleared.
     """
 
-    until_share: ClassVar[float] = 0.8
+    until: float = 0.8
     at_start: ClassVar[bool] = False
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
-        every: int = 15_000,
+        steps: int | None = None,
+        every: int | None = None,
         drop_fraction: float = 0.5,
         **settings: Any,
     ) -> None:
-        super().__init__(model, optimizer, sparsity, every=every, drop_fraction=drop_fraction, **settings)
+        every = max(1, (steps or 0) // 100) if every is None else every  # there 15,000 of 1.5 million
+        super().__init__(model, optimizer, sparsity, steps=steps, every=every, drop_fraction=drop_fraction, **settings)
 
     def takes_step(self, updated: bool) -> bool:
         return True

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from zosam.sparse.masks import Masks
-from zosam.sparse.prunable import prunable
+from zosam.sparse.prunable import candidates
+from zosam.sparse.state import Masks
 from zosam.sparse.static import ByLoss
 
 
@@ -22,13 +23,20 @@ class SynFlow(ByLoss):
     are summed. After round k of n a share (kept)^(k/n) is left. Tanaka et al., "Pruning neural networks without any
     data by iteratively conserving synaptic flow", NeurIPS 2020. `loss` is run once, forward only, to see what the
     model is called with. The published code works in single precision, which overflows in deep networks, and empties
-    the 1 x 1 shortcuts of ResNets; here in double, and every layer keeps its best weight (`at_least=1`).
+    the 1 x 1 shortcuts of ResNets; here in double, and every layer keeps its best weight (`min_per_layer=1`).
     """
 
-    at_least: ClassVar[int] = 1
+    min_per_layer: int = 1
+    per_class: ClassVar[int] = 0  # it looks at the shape of a batch alone
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, sparsity: float = 0.9, *, rounds: int = 100, **settings: Any
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        sparsity: float = 0.9,
+        *,
+        rounds: int = 100,
+        **settings: Any,
     ) -> None:
         if rounds < 1:
             raise ValueError(f"rounds must be 1 or more, not {rounds}")
@@ -41,12 +49,12 @@ class SynFlow(ByLoss):
         for tensor in net.state_dict().values():
             if tensor.is_floating_point():
                 tensor.abs_()
-        weights = {n: w for n, w in prunable(net).items() if n in self.weights}
+        weights = {c.name: c.weight for c in candidates(net) if c.name in self.weights}
         masks = {n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()}
         for k in range(1, self.rounds + 1):
             share = k / self.rounds
             scores = {n: s.masked_fill(~masks[n], -1) for n, s in self._flow(net, weights, inputs).items()}
-            masks = self.best(scores, self.on_the_way(lambda size, kept, share=share: size * (kept / size) ** share))  # type: ignore[misc]
+            masks = self.best(scores, self.counts_along(lambda size, kept, share=share: size * (kept / size) ** share))  # type: ignore[misc]
             for name, weight in weights.items():
                 weight.mul_(masks[name])
         return {n: m.to(self.weights[n].device) for n, m in masks.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sparse.masks import Masks
+from zosam.sparse.state import Masks
 from zosam.sparse.top_k import top
 from zosam.sparse.updates import Periodic
 
@@ -24,13 +25,15 @@ class TopKAST(Periodic):
     """
 
     patterns: ClassVar[tuple[str, ...]] = ()
-    until_share: ClassVar[float] = 1.0
+    until: float = 1.0
     revives: ClassVar[bool] = True
+    needs_length: ClassVar[bool] = False
+    by_gradient: ClassVar[bool] = False
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
         backward_sparsity: float | None = None,
@@ -53,25 +56,35 @@ class TopKAST(Periodic):
     def gradient_density(self) -> dict[str, float]:
         return {n: float(b.float().mean()) for n, b in self.learning.items()}
 
-    def mask_gradients(self) -> None:
-        for name, weight in self.weights.items():
-            if weight.grad is not None:
-                weight.grad.mul_(self.learning[name])
+    def gradient_mask(self, name: str) -> Tensor:
+        return self.learning[name]
 
     def before_step(self) -> None:
-        """Show the optimizer θ on all of B."""
+        """Show the optimizer θ on all of B, with the decay of B - A where the optimizer has its own."""
         for name, weight in self.weights.items():
             weight.add_(self.rest[name] * self.learning[name])
+            if weight.grad is not None and not self._decouples(weight):
+                weight.grad.add_(weight.detach() * (self.learning[name] & ~self.masks[name]), alpha=self._more(name))
 
     def after_step(self) -> None:
         for name, weight in self.weights.items():
             mask, learning = self.masks[name], self.learning[name]
-            decay = self.setting(weight, "lr") * self.setting(weight, "weight_decay")
-            slower = max(0.0, 1 - decay * (mask.numel() / self.counts[name] - 1))
-            self.rest[name] = torch.where(learning, weight.detach() * slower, self.rest[name]).mul_(~mask)
+            decay = self.setting(weight, "lr") * self._more(name) if self._decouples(weight) else 0.0
+            kept = weight.detach() * max(0.0, 1 - decay)
+            self.rest[name] = torch.where(learning, kept, self.rest[name]).mul_(~mask)
             weight.mul_(mask)
         if self.due():
             self.commit(self._largest())
+
+    def _more(self, name: str) -> float:
+        """The weight decay of B - A beyond that of A."""
+        density = self.n_active_by_layer[name] / self.weights[name].numel()
+        return self.setting(self.weights[name], "weight_decay") * (1 / density - 1)
+
+    def _decouples(self, weight: Tensor) -> bool:
+        """Whether the optimizer decays weights by themselves, as AdamW does, and not by way of the gradient."""
+        groups = (g for o in self.optimizers for g in o.param_groups)
+        return any(bool(g.get("decoupled_weight_decay")) for g in groups if any(p is weight for p in g["params"]))
 
     def replace(self, name: str, new: Tensor) -> None:
         """Move weights between the model and what is kept aside; optimizer state lives on B."""
@@ -85,10 +98,10 @@ class TopKAST(Periodic):
         self.masks[name].copy_(new)
 
     def _largest(self) -> Masks:
-        return {n: top((w.detach() + self.rest[n]).abs(), self.counts[n]) for n, w in self.weights.items()}
+        return {n: top((w.detach() + self.rest[n]).abs(), self.n_active_by_layer[n]) for n, w in self.weights.items()}
 
     def _wide(self, name: str) -> int:
-        return min(round(self.widening * self.counts[name]), self.weights[name].numel())
+        return min(round(self.widening * self.n_active_by_layer[name]), self.weights[name].numel())
 
     def extra_state(self) -> dict[str, Any]:
         kept_aside = {n: r.clone() for n, r in self.rest.items()}

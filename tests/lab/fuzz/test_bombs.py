@@ -30,7 +30,7 @@ from zosam.lab.run import finished
 from zosam.sparse import SET
 from zosam.sparse.save import load_compressed, load_state, read_tensors, saved_masks
 layer = torch.nn.Linear(8, 8)
-sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5)
+sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, steps=1000)
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("VmPeak", "VmHWM")))
@@ -59,7 +59,7 @@ def claims(shape, end=64):
 def with_note(save, folder, **note):
     """One of our own files, with another note in it."""
     layer = torch.nn.Linear(8, 8)
-    sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5)
+    sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, steps=1000)
     save(layer, sparse, folder / "whole")
     content = (folder / "whole").read_bytes()
     size = struct.unpack("<Q", content[:8])[0]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from zosam.lab.measure.untouched import untouched
-from zosam.sparse.prunable import select
+from zosam.sparse.prunable import is_shortcut
 
 ACTIVATIONS = {F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_, F.leaky_relu, F.gelu, F.silu, torch.tanh}
 
@@ -25,7 +25,7 @@ def feature_maps(model: nn.Module, pictures: Tensor, layers: Sequence[int]) -> d
     """The maps of those layers, counted from 1, each [picture, channel, row, column]; the model runs in eval mode."""
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
     weighted: dict[str, Any] = {n: m for n, m in model.named_modules() if isinstance(m, kinds)}
-    shortcuts, watch = select({n: (m.weight, m) for n, m in weighted.items()}, "shortcut"), _Watch(set(layers))
+    shortcuts, watch = {n for n, m in weighted.items() if is_shortcut(n, m.weight)}, _Watch(set(layers))
     hooks = [m.register_forward_hook(watch.layer) for n, m in weighted.items() if n not in shortcuts]
     try:
         with untouched(model), watch:

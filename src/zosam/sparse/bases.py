@@ -1,0 +1,46 @@
+"""The optimizers that a sparse method works on: torch's own, inside whatever wraps them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from zosam.optim.base import SharpnessAware
+
+
+def bases(given: Optimizer | Sequence[Optimizer], weights: Mapping[str, Tensor]) -> list[Optimizer]:
+    """The base optimizers, if they hold these weights and take one step at a time."""
+    optimizers = [given] if isinstance(given, Optimizer) else list(given)
+    if len(optimizers) > 1 and any(isinstance(o, SharpnessAware) for o in optimizers):
+        raise ValueError("several optimizers are stepped by hand, one after the other: give torch's own, unwrapped")
+    found: list[Optimizer] = [o.base if isinstance(o, SharpnessAware) else o for o in optimizers]
+    for optimizer in found:
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise ValueError(
+                f"{type(optimizer).__name__} evaluates its closure many times in a step, where no mask can be kept:"
+                " take SGD, Adam or another optimizer that steps once"
+            )
+    held = {id(p) for o in found for group in o.param_groups for p in group["params"]}
+    missing = [n for n, w in weights.items() if id(w) not in held]
+    if missing:
+        raise ValueError(
+            f"the optimizer does not hold {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}:"
+            " it must be made from the parameters of this very model"
+        )
+    return found
+
+
+def with_loss_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Run the closure of a plain torch optimizer now, so that the hook sees this step's gradient and not the last's."""
+    closure: Callable[[], Any] | None = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    return (args[0], lambda: loss), {k: v for k, v in kwargs.items() if k != "closure"}

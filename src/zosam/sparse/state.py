@@ -1,0 +1,113 @@
+"""What is saved of a sparse method, and how it travels in the state_dict of the optimizers that it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from zosam.distributed.fsdp import local, shared_like
+from zosam.optim import travel
+
+Masks = dict[str, Tensor]
+ABOUT = ("method", "sparsity", "steps", "masks")
+
+
+class MaskState:
+    """The part of a `Sparsity` that is saved and loaded."""
+
+    weights: dict[str, nn.Parameter]
+    masks: Masks
+    target_sparsity: float
+    steps: int
+    watchers: list[Callable[[], None]]
+
+    def extra_state(self) -> dict[str, Any]:
+        """What else a method must save: numbers, and tensors by name."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks and method state; they ride in the optimizer's own `state_dict` too."""
+        about = {"method": type(self).__name__, "sparsity": self.target_sparsity, "steps": self.steps}
+        return {**about, "masks": {n: m.clone() for n, m in self.masks.items()}, **self.extra_state()}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse the state of another method, model or sparsity."""
+        ours = self.state_dict()
+        if state.get("method") != ours["method"] or state.keys() != ours.keys():
+            whose = state.get("method", f"something with {', '.join(state)}")
+            raise ValueError(f"this is not the state of {ours['method']} but of {whose}")
+        if state["sparsity"] != ours["sparsity"]:
+            raise ValueError(f"this is a state of sparsity {state['sparsity']}, not {ours['sparsity']}")
+        shapes, expected = ({n: tuple(m.shape) for n, m in s["masks"].items()} for s in (state, ours))
+        if shapes != expected:
+            other = sorted(n for n in {*shapes, *expected} if shapes.get(n) != expected.get(n))
+            raise ValueError(f"these masks belong to another model or setting: {', '.join(other[:5])} differ")
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take masks and method state; those of another model or method are refused, and nothing is changed."""
+        self.check_state(state)
+        self.load_extra_state({k: v for k, v in state.items() if k not in ABOUT})
+        self.steps = int(state["steps"])
+        for name, mask in self.masks.items():
+            new = shared_like(state["masks"][name].to(mask.device), mask)
+            # a weight is touched where its mask changes alone: a trainer may send the masks of now through here
+            if not torch.equal(local(new), local(mask)):
+                mask.copy_(new)
+                local(self.weights[name].detach()).mul_(local(mask))
+
+
+class Passenger:
+    """The state of a method as far as it belongs to the weights of one optimizer."""
+
+    def __init__(self, sparse: MaskState, optimizer: Optimizer) -> None:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.sparse = sparse
+        self.weights = {n: w for n, w in sparse.weights.items() if id(w) in held}
+
+    def pack(self) -> travel.Luggage:
+        """The state by weight; what belongs to no weight lies beside the first."""
+        luggage: travel.Luggage = {w: {} for w in self.weights.values()}
+        for key, value in self.sparse.state_dict().items():
+            if isinstance(value, Mapping) and value.keys() == self.sparse.weights.keys():
+                for name, weight in self.weights.items():
+                    # as bytes, which everything that sends tensors can send
+                    tensor = value[name]
+                    luggage[weight][key] = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+            else:
+                next(iter(luggage.values()))[key] = value
+        return luggage
+
+    def check(self, luggage: travel.Luggage) -> None:
+        self.sparse.check_state(self._together(luggage))
+
+    def unpack(self, luggage: travel.Luggage) -> None:
+        self.sparse.load_state_dict(self._together(luggage))
+
+    def _together(self, luggage: travel.Luggage) -> dict[str, Any]:
+        """The state that `pack` has taken apart, with what other optimizers hold as it is now."""
+        mine = {n: luggage[w] for n, w in self.weights.items() if w in luggage}
+        if not mine:
+            raise ValueError(
+                f"this state holds no masks (was it saved without {type(self.sparse).__name__}?): load it into the"
+                " optimizer before the sparse method is made"
+            )
+        state: dict[str, Any] = {}
+        for name, items in mine.items():
+            for key, value in items.items():
+                if isinstance(value, Tensor):
+                    state.setdefault(key, {})[name] = value.bool() if value.dtype == torch.uint8 else value
+                else:
+                    state[key] = value
+        if len(self.weights) < len(self.sparse.weights):
+            for key, value in self.sparse.state_dict().items():
+                if isinstance(value, Mapping) and value.keys() == self.sparse.weights.keys():
+                    others = {n: v for n, v in value.items() if n not in self.weights}
+                    state[key] = state.get(key, {}) | others
+        return state

@@ -1,0 +1,373 @@
+"""How masks are kept: what happens to weights that somebody else writes, to gradients, to compiled models."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from zosam.optim import SAM, ZOSAM
+from zosam.sparse import LTH, METHODS, SET, DeepR, Magnitude, RigL, SViTE, TopKAST
+from zosam.sparse.dynamic import Dynamic
+
+X, Y = torch.randn(16, 20, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 5
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
+
+
+def loss(model):
+    return F.cross_entropy(model(X), Y)
+
+
+def bare_step(model, optimizer):
+    optimizer.zero_grad()
+    loss(model).backward()
+    optimizer.step()
+
+
+def two_phases(model, optimizer):
+    optimizer.ascend(lambda: loss(model))
+    loss(model).backward()
+    optimizer.step()
+
+
+def by_closure(model, optimizer):
+    optimizer.step(lambda: loss(model))
+
+
+WAYS = {"bare": (lambda base: base, bare_step), "closure": (ZOSAM, by_closure), "phases": (SAM, two_phases)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sparse_first", [True, False])
+def test_a_dense_checkpoint_that_is_loaded_later_is_noticed(way, sparse_first):
+    wrap, step = WAYS[way]
+    model, dense = net(), copy.deepcopy(net().state_dict())
+    base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    if sparse_first:
+        sparse = SET(model, base, 0.8, steps=1000)
+        optimizer = wrap(base)
+    else:
+        optimizer = wrap(base)
+        sparse = SET(model, optimizer, 0.8, steps=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is wrong so far
+        for _ in range(3):
+            step(model, optimizer)
+        model.load_state_dict(model.state_dict())  # nor now: the weights agree with their masks
+        step(model, optimizer)
+    model.load_state_dict(dense)
+    with pytest.warns(UserWarning, match=r"SET: [\d,]+ pruned weights of 0\.weight and 1 more are not zero"):
+        step(model, optimizer)
+    assert sparse.sparsity == pytest.approx(0.8, abs=1e-3)
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(model, optimizer)
+
+
+def test_weights_are_not_read_again_as_long_as_nobody_else_writes_them(monkeypatch):
+    for way in ("bare", "closure"):
+        wrap, step = WAYS[way]
+        model = net()
+        optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+        sparse, read = SET(model, optimizer, 0.8, steps=1000), []
+        step(model, optimizer)
+        monkeypatch.setattr(sparse, "_pruned_but_not_zero", lambda names, read=read: read.append(names) or {})
+        for _ in range(3):
+            step(model, optimizer)
+        assert read == []
+        model.load_state_dict(model.state_dict())
+        step(model, optimizer)
+        assert read == [["0.weight", "2.weight"]]
+
+
+def test_weights_put_in_place_of_others_are_noticed_too():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    SET(model, optimizer, 0.8, steps=1000)
+    model[0].weight.data = torch.ones(32, 20)
+    with pytest.warns(UserWarning, match=r"SET: 547 pruned weights of 0\.weight are not zero"):
+        bare_step(model, optimizer)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [SET, Magnitude, TopKAST, DeepR], ids=lambda c: c.__name__)
+def test_clipping_before_the_step_sees_what_the_optimizer_will_use(cls):
+    """By hand: the norm over active weights and biases; for Top-KAST over those that learn."""
+    model, dense = net(), net()
+    base = torch.optim.SGD(model.parameters(), 0.1)
+    sparse = cls(model, base, 0.95, **({"steps": 100} if cls is SET else {}))
+    dense.load_state_dict(model.state_dict())
+    loss(model).backward()
+    loss(dense).backward()
+    seen = {n: getattr(sparse, "learning", sparse.masks)[n] for n in sparse.masks}
+    expected = torch.cat([(p.grad * seen.get(n, 1)).flatten() for n, p in dense.named_parameters()]).norm()
+    full = torch.cat([p.grad.flatten() for p in dense.parameters()]).norm()
+    found = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    torch.testing.assert_close(found, expected)
+    assert full > 1.3 * expected  # what it used to be clipped by
+
+
+def test_gradients_of_several_micro_batches_add_up_masked():
+    model, other = net(), net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sparse = SET(model, optimizer, 0.8, steps=100)
+    other.load_state_dict(model.state_dict())
+    for part in (slice(0, 8), slice(8, 16)):
+        for m in (model, other):
+            F.cross_entropy(m(X[part]), Y[part]).backward()
+    for n, p in other.named_parameters():
+        mask = sparse.masks.get(n, torch.ones_like(p, dtype=torch.bool))
+        torch.testing.assert_close(model.get_parameter(n).grad, p.grad * mask)
+
+
+def test_a_gradient_that_is_part_of_a_graph_is_left_alone():
+    """A gradient penalty differentiates through it."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sparse = SET(model, optimizer, 0.8, steps=100)
+    loss(model).backward(create_graph=True)
+    penalty = sum(p.grad.square().sum() for p in model.parameters())
+    penalty.backward()
+    optimizer.step()
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+
+
+class Sometimes(nn.Module):
+    """A network with a branch that some steps leave out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.branch, self.last = nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 5)
+        self.used = True
+
+    def forward(self, x):
+        h = self.first(x).relu()
+        return self.last(h + self.branch(h) if self.used else h)
+
+
+@pytest.mark.parametrize("growth_gradient", ["perturbed", "theta"])
+@pytest.mark.parametrize("cls", [RigL, SViTE], ids=lambda c: c.__name__)
+def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient):
+    model = Sometimes()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    settings = {"every": 1, "steps": 100, "drop_fraction": 0.5, "budget": "uniform"}
+    sparse = cls(model, optimizer, 0.5, growth_gradient=growth_gradient, **settings)
+    bare_step(model, optimizer)
+    before = {n: m.clone() for n, m in sparse.masks.items()}
+    model.used = False
+    optimizer.zero_grad()
+    bare_step(model, optimizer)
+    moved = {n: not torch.equal(m, before[n]) for n, m in sparse.masks.items()}
+    assert moved == {"first.weight": True, "branch.weight": False, "last.weight": True}
+    assert all(int(m.sum()) == sparse.n_active_by_layer[n] for n, m in sparse.masks.items())
+
+
+def test_a_new_method_gets_the_dense_gradient_for_the_asking():
+    seen = []
+
+    class Grow(Dynamic):
+        def grow_score(self, name, weight):
+            seen.append(self.gradient(name).clone())
+            return seen[-1].abs()
+
+    model, dense = nn.Sequential(nn.Linear(20, 5)), nn.Sequential(nn.Linear(20, 5))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sparse = Grow(model, optimizer, 0.8, every=2, steps=100)
+    for i in range(3):
+        dense.load_state_dict(model.state_dict())
+        dense.zero_grad()
+        loss(dense).backward()
+        bare_step(model, optimizer)
+        if i == 2:
+            (found,) = seen
+            torch.testing.assert_close(found, dense[0].weight.grad)
+    assert sparse.needs_dense_gradient() is False
+
+
+def test_a_method_that_says_it_does_not_look_cannot_look():
+    class Blind(SET):
+        def grow_score(self, name, weight):
+            return self.gradient(name).abs()
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    Blind(model, optimizer, 0.8, every=1, steps=100)
+    bare_step(model, optimizer)
+    with pytest.raises(RuntimeError, match=r"looks\(\) is False"):
+        bare_step(model, optimizer)
+
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+
+def test_lbfgs_is_refused():
+    model = net()
+    base = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ValueError, match="LBFGS evaluates its closure many times"):
+        SET(model, base, 0.8, steps=100)
+
+
+def pair(model):
+    first = torch.optim.AdamW(model[0].parameters(), 0.01)
+    return [first, torch.optim.SGD(model[2].parameters(), 0.1, momentum=0.9)]
+
+
+def with_one(model):
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
+    return torch.optim.AdamW(groups, 0.01)
+
+
+SEVERAL = {
+    "set": {"every": 2},
+    "rigl": {"every": 2},
+    "snfs": {"every": 2},
+    "dsr": {"every": 2, "dense": ()},
+    "topkast": {"every": 2},
+    "deepr": {"dense": ()},
+    "gmp": {"every": 2, "budget": "global"},
+    "lth": {"steps": 3, "rewind": 1, "levels": 2},
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_optimizers_are_as_one(name):
+    """The same weights under one AdamW with two groups, and under two of them."""
+    made = []
+    for several in (False, True):
+        model = net()
+        optimizers = [torch.optim.AdamW(model[i].parameters(), 0.01) for i in (0, 2)] if several else [with_one(model)]
+        settings = {"steps": 8} | SEVERAL[name]
+        sparse = METHODS[name](model, optimizers if several else optimizers[0], 0.8, **settings)
+        for _ in range(8):
+            for o in optimizers:
+                o.zero_grad()
+            loss(model).backward()
+            for o in optimizers:
+                o.step()
+        assert sparse.steps == 8
+        made.append((model, sparse))
+    for (n, a), b in zip(made[0][0].named_parameters(), made[1][0].parameters(), strict=True):
+        assert torch.equal(a, b), n
+    assert all(torch.equal(m, made[1][1].masks[n]) for n, m in made[0][1].masks.items())
+
+
+def test_several_optimizers_travel_each_with_its_part():
+    def steps(model, optimizers, n):
+        for _ in range(n):
+            model.zero_grad()
+            loss(model).backward()
+            for o in optimizers:
+                o.step()
+
+    model = net()
+    optimizers = pair(model)
+    TopKAST(model, optimizers, 0.8, every=2)
+    steps(model, optimizers, 3)
+    saved = copy.deepcopy([model.state_dict(), *(o.state_dict() for o in optimizers)])
+    steps(model, optimizers, 4)
+    other = net()
+    twins = pair(other)
+    sparse = TopKAST(other, twins, 0.8, every=2)
+    other.load_state_dict(saved[0])
+    for o, state in zip(twins, saved[1:], strict=True):
+        o.load_state_dict(state)
+    steps(other, twins, 4)
+    assert sparse.steps == 7
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_several_optimizers_are_stepped_in_order_and_unwrapped():
+    model = net()
+    first, second = pair(model)
+    with pytest.raises(ValueError, match="unwrapped"):
+        SET(model, [SAM(first), second], steps=10)
+    with pytest.raises(ValueError, match=r"does not hold 2\.weight"):
+        SET(model, [first], steps=10)
+    SET(model, [first, second], steps=10)
+    loss(model).backward()
+    with pytest.raises(RuntimeError, match=r"the AdamW of 0\.weight first"):
+        second.step()
+
+
+def test_a_budget_over_all_optimizers():
+    model = net()
+    sparse = Magnitude(model, pair(model), 0.9)
+    assert sparse.n_active_by_layer == {}
+    assert sum(int(m.sum()) for m in sparse.masks.values()) == round(0.1 * 800)
+
+
+# --- length of training ----------------------------------------------------------------------------------------------
+
+SCHEDULED = ["dsr", "gmp", "lth", "mest", "rigl", "set", "snfs", "svite"]
+
+
+def test_a_schedule_needs_the_length_of_training():
+    for name in METHODS:
+        model = net()
+        settings = {"loss": lambda model=model: loss(model)} if name in {"snip", "grasp", "synflow"} else {}
+        settings |= {"every": 5} if name == "snfs" else {}
+        settings |= {"dense": ()} if name in {"mest", "dsr", "deepr"} else {}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        if name in SCHEDULED:
+            with pytest.raises(ValueError, match=r"pass steps="):
+                METHODS[name](model, optimizer, 0.5, **settings)
+        else:
+            METHODS[name](model, optimizer, 0.5, **settings)
+
+
+@pytest.mark.parametrize("name", [n for n in SCHEDULED if n != "lth"])
+def test_steps_is_all_that_a_schedule_needs(name):
+    """In a short training every method moves, ends at its target, and leaves its masks alone at the end."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    settings = {"every": 5} if name != "svite" else {}
+    settings |= {"dense": ()} if name in {"mest", "dsr"} else {}
+    sparse = METHODS[name](model, optimizer, 0.8, steps=100, **settings)
+    changed = []
+    first = {n: m.clone() for n, m in sparse.masks.items()}
+    sparse.watchers.append(lambda: changed.append(sparse.steps))
+    for _ in range(100):
+        bare_step(model, optimizer)
+    assert any(not torch.equal(m, first[n]) for n, m in sparse.masks.items())
+    assert sparse.sparsity == pytest.approx(0.8, abs=1e-3)
+    last = {"set": 95, "snfs": 95, "rigl": 70, "mest": 70, "svite": 79, "gmp": 75, "dsr": 90}[name]
+    assert max(changed) == last
+
+
+def test_lth_ends_where_it_should():
+    model = net()
+    sparse = LTH(model, torch.optim.SGD(model.parameters(), 0.1), 0.8, steps=10, levels=2)
+    for _ in range(sparse.total_steps(10)):
+        bare_step(model, sparse.optimizer)
+    assert sparse.sparsity == pytest.approx(0.8, abs=1e-3)
+
+
+# --- compiled models -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["before", "inside"])
+def test_names_of_a_compiled_model_are_plain(how, tmp_path):
+    plain, model = net(), net()
+    expected = SET(plain, torch.optim.SGD(plain.parameters(), 0.1), 0.8, steps=10)
+    if how == "inside":
+        model[0] = torch.compile(model[0], backend="eager")
+    compiled = torch.compile(model, backend="eager") if how == "before" else model
+    optimizer = torch.optim.SGD(compiled.parameters(), 0.1)
+    sparse = SET(compiled, optimizer, 0.8, steps=10)
+    assert list(sparse.masks) == list(expected.masks) == ["0.weight", "2.weight"]
+    sparse.load_state_dict(expected.state_dict())
+    bare_step(compiled, optimizer)
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+    sparse.apply_to(torch.compile(net(), backend="eager"))
