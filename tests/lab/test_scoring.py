@@ -39,13 +39,13 @@ def test_grasp_scores_at_its_temperature(digits):
 
 
 @pytest.mark.parametrize(
-    ("method", "every", "end"),
+    ("spelled", "every", "end"),
     [("snfs", 45, 900), ("rigl", 100, 675), ("svite", 9, 720), ("rigl:every=7,until=0.5", 7, 450), ("gmp", 100, 675)],
 )
-def test_a_schedule_follows_from_the_length_of_the_run(digits, method, every, end):
-    what = Run(data="digits", model="digits_net", method=method, sparsity=0.5, batch_size=32, epochs=20)
+def test_a_schedule_follows_from_the_length_of_the_run(digits, spelled, every, end):
+    what = Run(data="digits", model="digits_net", method=spelled, sparsity=0.5, batch_size=32, epochs=20)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))
     assert len(digits.train) == 45
-    sparse = build_method(what, model, build_optimizer(what, model.parameters()), digits, 20 * 45)
+    sparse = build_method(what, model, build_optimizer(what, model, 900), digits, 20 * 45)
     assert (sparse.every, sparse.end) == (every, end)
