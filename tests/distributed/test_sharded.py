@@ -52,7 +52,11 @@ def build(name, method=None, settings=None, lr=0.05, base=torch.optim.SGD):
     cls, own = VARIANTS[name]
     momentum = {"momentum": 0.9} if base is torch.optim.SGD else {}
     optimizer = cls(base(model.parameters(), lr=lr, **momentum), **fitting(cls, rho=0.1), **own)
-    sparse = None if method is None else METHODS[method](model, optimizer, 0.5, **fitting(METHODS[method], steps=1000) | (settings or {}))
+    sparse = (
+        None
+        if method is None
+        else METHODS[method](model, optimizer, 0.5, **fitting(METHODS[method], steps=1000) | (settings or {}))
+    )
     return model, optimizer, sparse
 
 

@@ -15,7 +15,7 @@ from zosam.kernels import accelerate, measure, report
 from zosam.lab.models import digits_net
 from zosam.lab.run import Run, run
 from zosam.lab.serve import bench, serve_bench
-from zosam.sparse.export import export
+from zosam.sparse.save import export
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def target(t):
 SCHEDULED = {
     "gmp": {"steps": 5, "until": 1.0},
     "lth": {"steps": 3, "rewind": 1, "levels": 2},
-    "mest": {"soft": True, "steps": 5, "until": 1.0, "drop_fraction": 0.5},
+    "mest": {"soft": True, "steps": 5, "until": 1.0, "extra": 0.5},
 }
 
 

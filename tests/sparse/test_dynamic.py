@@ -133,13 +133,22 @@ def test_mest_calms_down_in_two_stages():
 def test_mest_soft_trains_denser_and_ends_at_the_target():
     """At 90 %, 0.5 more: 85 %, then 87.5 %, then 90 %, as in the published scripts."""
     model = torch.nn.Sequential(torch.nn.Linear(40, 50, bias=False))
-    sparse = MEST(model, sgd(model, 0.01), 0.9, dense=(), soft=True, drop_fraction=0.5, every=4, steps=16, until=1.0)
+    sparse = MEST(model, sgd(model, 0.01), 0.9, dense=(), soft=True, extra=0.5, every=4, steps=16, until=1.0)
     counts = {}
     for i in range(20):
         step(sparse, [np.ones((50, 40))])
         counts[i] = int(masks(sparse)[0].sum())
         assert counts[i] == sparse.expected_active()
     assert [counts[i] for i in (0, 4, 11, 12, 15, 16, 19)] == [300, 300, 300, 250, 250, 200, 200]
+
+
+@pytest.mark.parametrize(("sparsity", "extra"), [(0.9, 0.5), (0.95, 1.0), (0.98, 2.5)])
+def test_mest_soft_trains_five_points_denser_unless_told(sparsity, extra):
+    """As the published profiles do: 85 % for 90 %, 90 % for 95 %, 93 % for 98 %."""
+    model = torch.nn.Sequential(torch.nn.Linear(40, 50, bias=False))
+    sparse = MEST(model, sgd(model, 0.01), sparsity, dense=(), soft=True, every=4, steps=100)
+    step(sparse, [np.ones((50, 40))])
+    assert int(masks(sparse)[0].sum()) == round((1 - sparsity) * (1 + extra) * 2000)
 
 
 @pytest.mark.parametrize("name", ["sam", "zosam", "sgd"])

@@ -79,7 +79,7 @@ def test_zosam_pays_for_its_forwards():
 
 
 def test_mest_soft_costs_more_while_it_is_denser():
-    sparse = of(MEST, soft=True, drop_fraction=0.5, every=2, steps=4, until=1.0)
+    sparse = of(MEST, soft=True, extra=0.5, every=2, steps=4, until=1.0)
     step(sparse, [torch.zeros(20, 10), torch.zeros(5, 20)])
     assert sparse.flops(X).training == pytest.approx(3 * 0.75 * (F1 + F2))
     for _ in range(5):

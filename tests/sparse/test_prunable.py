@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from zosam.lab.models import resnet32
 from zosam.optim import SAM
@@ -149,3 +150,189 @@ def test_a_moving_average_can_be_masked():
     sparse = SET(model, sgd(model), 0.5, steps=1000)
     sparse.apply_to(average)
     assert torch.equal(average.weight != 0, sparse.masks["weight"])
+
+
+# --- what can be sparse ----------------------------------------------------------------------------------------------
+
+
+class Conv1D(nn.Module):
+    """As transformers has it: a linear layer with the inputs first."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class Words(nn.Module):
+    """Text: an embedding tied to the head, recurrent layers, a Conv1D, a matrix of no known layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(11, 8)
+        self.lstm = nn.LSTM(8, 8, num_layers=2, bidirectional=True, batch_first=True)
+        self.cell = nn.GRUCell(16, 8)
+        self.conv = Conv1D(8, 8)
+        self.position = nn.Parameter(torch.randn(5, 8))
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        h = self.lstm(self.embed(tokens) + self.position)[0]
+        return self.head(self.conv(self.cell(h[:, -1])))
+
+
+TOKENS, NEXT = torch.arange(10).view(2, 5), torch.tensor([0, 1])
+WAYS = ("", "_reverse")
+RECURRENT = [
+    f"lstm.weight_{kind}_l{layer}{way}" for layer in (0, 1) for way in ("", "_reverse") for kind in ("ih", "hh")
+]
+
+
+USUAL = {*RECURRENT, "cell.weight_ih", "cell.weight_hh", "conv.weight"}
+
+
+def trained(model, sparse, loss, steps=4):
+    """Train, and see at every step that what is pruned is zero and that the rest learns."""
+    before = {n: w.detach().clone() for n, w in sparse.weights.items()}
+    for _ in range(steps):
+        sparse.optimizer.zero_grad()
+        loss().backward()
+        sparse.optimizer.step()
+        assert all(not bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+    assert all(not torch.equal(w, before[n]) for n, w in sparse.weights.items())
+
+
+def words_loss(model):
+    return nn.functional.cross_entropy(model(TOKENS), NEXT)
+
+
+def test_recurrent_layers_and_conv1d():
+    model = Words()
+    sparse = RigL(model, sgd(model, 0.1, momentum=0.9), 0.5, every=2, steps=100)
+    assert set(sparse.masks) == USUAL
+    assert {n: why for n, (_, why) in sparse.left_out.items()} == {
+        "position": "no layer that is known",
+        "embed.weight": "embedding",
+    }
+    trained(model, sparse, lambda: words_loss(model))
+
+
+@pytest.mark.parametrize(
+    ("include", "masked"),
+    [
+        ("embed", {"embed.weight"}),
+        ("head", {"embed.weight"}),  # the same weight by another name
+        ([nn.Embedding], {"embed.weight"}),
+        ("position", {"position"}),
+        (["*", "Embedding", "position"], {*USUAL, "embed.weight", "position"}),
+        (nn.LSTM, set(RECURRENT)),
+        ("Conv1D", {"conv.weight"}),
+    ],
+)  # fmt: skip
+def test_any_matrix_by_include(include, masked):
+    model = Words()
+    sparse = SET(model, sgd(model, 0.5, momentum=0.9), 0.5, every=2, steps=100, include=include)
+    assert set(sparse.masks) == masked
+    trained(model, sparse, lambda: words_loss(model))
+    assert model.head.weight is model.embed.weight
+
+
+def test_the_real_conv1d():
+    layers = pytest.importorskip("transformers.pytorch_utils")
+    model = nn.Sequential(layers.Conv1D(6, 8), nn.ReLU(), layers.Conv1D(4, 6))
+    sparse = SET(model, sgd(model, 0.1), 0.5, every=2, steps=100)
+    assert list(sparse.masks) == ["0.weight", "2.weight"]
+    trained(model, sparse, lambda: model(torch.ones(3, 8)).square().sum())
+
+
+def test_structure_lies_along_the_inputs_and_all_misfits_are_named_at_once():
+    model = nn.Sequential(nn.Linear(8, 6), Conv1D(4, 6), nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"fit 1\.weight, which keeps its inputs first; 3\.weight \(3 inputs"):
+        Magnitude(model, sgd(model), 0.5, pattern="2:4")
+    sparse = Magnitude(model, sgd(model), 0.5, pattern="2:4", exclude=["1", "3"])
+    assert list(sparse.masks) == ["0.weight", "2.weight"]
+
+
+def normed(kind):
+    torch.manual_seed(0)
+    layer = nn.Linear(20, 10)
+    if kind == "old weight_norm":
+        with pytest.warns(FutureWarning):
+            layer = torch.nn.utils.weight_norm(layer)
+    else:
+        layer = getattr(torch.nn.utils.parametrizations, kind)(layer)
+    return nn.Sequential(layer, nn.ReLU(), nn.Linear(10, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("weight_norm", "0.parametrizations.weight.original1"),
+        ("spectral_norm", "0.parametrizations.weight.original"),
+        ("old weight_norm", "0.weight_v"),
+    ],
+)
+def test_a_parametrized_weight_is_zero_where_what_it_is_made_of_is(kind, name):
+    model = normed(kind)
+    sparse = RigL(model, sgd(model, 0.1, momentum=0.9), 0.6, every=2, steps=100)
+    assert list(sparse.masks) == [name, "2.weight"]
+    for _ in range(4):
+        sparse.optimizer.zero_grad()
+        model(torch.ones(4, 20)).square().sum().backward()
+        sparse.optimizer.step()
+        model(torch.ones(4, 20))
+        assert not bool(model[0].weight.detach()[~sparse.masks[name]].any())
+    assert bool(model[0].weight.detach()[sparse.masks[name]].any())
+
+
+def test_what_cannot_be_pruned_as_it_is_comes_with_the_way_out():
+    orthogonal = normed("orthogonal")
+    with pytest.raises(ValueError, match=r"0\.parametrizations\.weight\.original: its _Orthogonal does not"):
+        SET(orthogonal, sgd(orthogonal), 0.5, steps=10)
+    assert list(SET(orthogonal, sgd(orthogonal), 0.5, steps=10, exclude="0").masks) == ["2.weight"]
+
+    pruned = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    prune.random_unstructured(pruned[0], "weight", 0.5)
+    with pytest.raises(ValueError, match=r"0\.weight_orig: torch prunes it already: .*remove\(module, 'weight'\)"):
+        SET(pruned, sgd(pruned), 0.5, steps=10)
+    prune.remove(pruned[0], "weight")
+    SET(pruned, sgd(pruned), 0.5, steps=10)
+
+    sparse_gradients = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="its gradient is sparse: make it with sparse=False"):
+        SET(sparse_gradients, sgd(sparse_gradients), 0.5, steps=10, include="Embedding")
+    SET(sparse_gradients, sgd(sparse_gradients), 0.5, steps=10)
+
+
+def test_print_names_what_is_left_out_and_the_share_of_the_whole():
+    model = Words()
+    model.conv.requires_grad_(False)
+    sparse = SET(model, sgd(model), 0.5, steps=10, exclude="cell", dense="lstm.weight_ih_l0")
+    text = str(sparse)
+    everything, zeros = sum(p.numel() for p in model.parameters()), sum(int((~m).sum()) for m in sparse.masks.values())
+    assert f"{zeros / everything:.2%} of the model's {everything:,} parameters" in text
+    assert sparse.model_sparsity == zeros / everything
+    for name, why in {
+        "embed.weight": "left out: embedding",
+        "position": "left out: no layer that is known",
+        "conv.weight": "left out: frozen",
+        "cell.weight_ih": "left out: excluded",
+        "lstm.weight_ih_l0": "kept dense",
+    }.items():
+        assert any(line.split()[0] == name and line.endswith(why) for line in text.splitlines()), name
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, torch.optim.swa_utils.AveragedModel, torch.compile])
+def test_masks_apply_to_averages_and_compiled_copies(wrap):
+    model, other = Words(), Words()
+    sparse = SET(model, sgd(model), 0.5, steps=10)
+    copied = wrap(other)
+    sparse.apply_to(copied)
+    inside = copied.module if hasattr(copied, "module") else other
+    for name, mask in sparse.masks.items():
+        assert torch.equal(inside.get_parameter(name) != 0, mask), name

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from zosam.lab.models import resnet32
 from zosam.sparse import SET, Magnitude, RigL
 from zosam.sparse.ever_active import Exploration
-from zosam.sparse.export import export
-from zosam.sparse.save import compressed_masks, load_compressed, load_state, save_compressed, save_state
+from zosam.sparse.save import compressed_masks, export, load_compressed, load_state, save_compressed, save_state
 
 from .toy import sgd
 
@@ -131,3 +131,16 @@ def test_exploration(tmp_path):
     other = Exploration(sparse)
     other.load_state_dict(torch.load(tmp_path / "explored", weights_only=True))
     assert (other.rate, other.history) == (explored.rate, explored.history)
+
+
+@pytest.mark.parametrize("form", ["dense", "compressed"])
+def test_a_compiled_model_is_written_by_plain_names(tmp_path, form):
+    model = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
+    plain = list(model.state_dict())
+    model[1] = torch.compile(model[1], backend="eager")
+    compiled = torch.compile(model, backend="eager")
+    sparse = SET(compiled, sgd(compiled), 0.9, steps=10)
+    path = export(compiled, tmp_path, form, masks=sparse.masks)
+    state = load_compressed(path) if form == "compressed" else safetensors.torch.load_file(path)
+    assert list(state) == plain or set(state) == set(plain)
+    nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30)).load_state_dict(state)

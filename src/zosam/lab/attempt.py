@@ -32,8 +32,7 @@ from zosam.lab.train import Place, evaluate, fit
 from zosam.lab.where import Where
 from zosam.random_stream import stream
 from zosam.sparse import Sparsity
-from zosam.sparse.export import export
-from zosam.sparse.save import save_state
+from zosam.sparse.save import export, save_state
 
 if TYPE_CHECKING:
     from zosam.lab.run import Run

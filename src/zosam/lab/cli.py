@@ -153,7 +153,7 @@ def export(
     from zosam.lab import models
     from zosam.lab.assemble import load_data
     from zosam.lab.run import finished
-    from zosam.sparse.export import export
+    from zosam.sparse.save import export
 
     record = finished(path)
     example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from zosam.kernels import accelerate, report, restore
-from zosam.sparse.export import export
-from zosam.sparse.save import load_compressed, read_tensors
+from zosam.sparse.save import export, load_compressed, read_tensors
 
 
 def load(path: str | Path, model: nn.Module | None = None, example: Any = None) -> nn.Module:
     """A trained network on the sparse kernels, in eval mode and without gradients.
 
-    `path` is the folder of a finished run, or a file that `zosam.sparse.export` wrote (compressed or dense). The file
+    `path` is the folder of a finished run, or a file that `zosam.sparse.save` wrote (compressed or dense). The file
     alone does not say which network it holds: pass `model`, unless it lies in the folder of its run. `example`, one
     batch or a list of batches as they will come, is what the faster way is measured on; without it the first batch is
     taken, whose pass is then slower than those that follow.

@@ -1,41 +1,24 @@
-"""Sparse-training methods: one file per method, each a `Sparsity` bound to a model and its optimizer."""
+"""Sparse-training methods: one file per method, each a `Sparsity` bound to a model and its optimizer.
 
-from zosam.sparse.base import Sparsity
-from zosam.sparse.deepr import DeepR
-from zosam.sparse.dsr import DSR
-from zosam.sparse.gmp import GMP
-from zosam.sparse.grasp import GraSP
-from zosam.sparse.lth import LTH
-from zosam.sparse.magnitude import Magnitude
-from zosam.sparse.mest import MEST
-from zosam.sparse.random import Random
-from zosam.sparse.rigl import RigL
-from zosam.sparse.set import SET
-from zosam.sparse.snfs import SNFS
-from zosam.sparse.snip import SNIP
-from zosam.sparse.svite import SViTE
-from zosam.sparse.synflow import SynFlow
-from zosam.sparse.topkast import TopKAST
+A method is listed here once, by the line that imports it.
+"""
 
-_ALL = (LTH, SNIP, GraSP, SynFlow, Magnitude, Random, SET, DeepR, DSR, SNFS, RigL, TopKAST, MEST, SViTE, GMP)
-METHODS: dict[str, type[Sparsity]] = {cls.__name__.lower(): cls for cls in _ALL}
+from zosam.sparse.base import Sparsity as Sparsity
+from zosam.sparse.deepr import DeepR as DeepR
+from zosam.sparse.dsr import DSR as DSR
+from zosam.sparse.gmp import GMP as GMP
+from zosam.sparse.grasp import GraSP as GraSP
+from zosam.sparse.lth import LTH as LTH
+from zosam.sparse.magnitude import Magnitude as Magnitude
+from zosam.sparse.mest import MEST as MEST
+from zosam.sparse.random import Random as Random
+from zosam.sparse.rigl import RigL as RigL
+from zosam.sparse.set import SET as SET
+from zosam.sparse.snfs import SNFS as SNFS
+from zosam.sparse.snip import SNIP as SNIP
+from zosam.sparse.svite import SViTE as SViTE
+from zosam.sparse.synflow import SynFlow as SynFlow
+from zosam.sparse.topkast import TopKAST as TopKAST
 
-__all__ = [
-    "DSR",
-    "GMP",
-    "LTH",
-    "MEST",
-    "METHODS",
-    "SET",
-    "SNFS",
-    "SNIP",
-    "DeepR",
-    "GraSP",
-    "Magnitude",
-    "Random",
-    "RigL",
-    "SViTE",
-    "Sparsity",
-    "SynFlow",
-    "TopKAST",
-]
+_imported = [thing for thing in globals().values() if isinstance(thing, type) and issubclass(thing, Sparsity)]
+METHODS: dict[str, type[Sparsity]] = {cls.__name__.lower(): cls for cls in _imported if cls is not Sparsity}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from zosam.sparse.base import Sparsity
-from zosam.sparse.mask_bits import pack, unpack
+from zosam.sparse.save import pack, unpack
 
 
 class Exploration:

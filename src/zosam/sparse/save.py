@@ -1,23 +1,27 @@
-"""Sparse models in files: masks and method state beside the weights, and the model itself without its zeros."""
+"""Sparse models in files: masks and method state, the model without its zeros, and what others can read."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from zosam import files
+from zosam.names import find
 from zosam.sparse.base import Sparsity
-from zosam.sparse.mask_bits import pack, unpack
+from zosam.sparse.prunable import plain, plain_name
 
 STATE, MODEL = "zosam sparse state 1", "zosam sparse model 1"
+FORMS = {"dense": "model.safetensors", "compressed": "model.sparse.safetensors", "onnx": "model.onnx"}
 
 
 def save_state(sparse: Sparsity, path: str | Path) -> None:
@@ -67,7 +71,7 @@ def save_compressed(model: nn.Module, path: str | Path, masks: Mapping[str, Tens
     shapes: dict[str, list[int]] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[int, ...], str] = {}
-    for name, value in model.state_dict().items():
+    for name, value in _plain_state(model).items():
         place = (value.data_ptr(), *value.shape, *value.stride())
         if value.numel() and place in seen:
             tied[name] = seen[place]
@@ -104,6 +108,63 @@ def compressed_masks(path: str | Path) -> dict[str, Tensor]:
     """The masks in a file written by `save_compressed`."""
     tensors, note = _read(path, MODEL)
     return {name: _mask(path, note, tensors, name, "/mask") for name in note["packed"]}
+
+
+def export(
+    model: nn.Module,
+    folder: str | Path,
+    form: str = "compressed",
+    *,
+    masks: Mapping[str, Tensor] | None = None,
+    example: Any = None,
+) -> Path:
+    """Write `model` into `folder` as `dense`, `compressed` or `onnx` (which needs an `example` input) and say where."""
+    path = Path(folder) / find(FORMS, form, "form to export to")
+    if form == "compressed":
+        save_compressed(model, path, masks)
+    elif form == "dense":
+        state = _plain_state(model)
+        tensors = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}
+        files.write(path, save(tensors, {"format": "pt"}))
+    else:
+        _onnx(plain(model), path, example)
+    return path
+
+
+def _onnx(model: nn.Module, path: Path, example: Any) -> None:
+    """The network in eval mode, for any batch size."""
+    if example is None:
+        raise ValueError("ONNX needs an example input, such as one batch of pictures")
+    if any(importlib.util.find_spec(package) is None for package in ("onnx", "onnxscript")):
+        raise ImportError("exporting to ONNX needs more packages: pip install 'zosam[onnx]'")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    was_training = model.training
+    model.eval()
+    try:
+        batch = torch.export.Dim("batch")
+        torch.onnx.export(
+            model, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), external_data=False, verbose=False
+        )
+    finally:
+        model.train(was_training)
+
+
+def _plain_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state_dict of the user's own module, by the names of the uncompiled one."""
+    return {plain_name(name): value for name, value in plain(model).state_dict().items()}
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Eight entries per byte, in logical order; the last byte is filled with zeros."""
+    return torch.from_numpy(np.packbits(mask.detach().cpu().contiguous().view(-1).numpy()))
+
+
+def unpack(bits: Tensor, shape: Sequence[int]) -> Tensor:
+    """The mask of that shape."""
+    size = int(np.prod(shape, dtype=np.int64))
+    if bits.numel() != -(-size // 8):
+        raise ValueError(f"{bits.numel()} bytes are no mask of shape {tuple(shape)}")
+    return torch.from_numpy(np.unpackbits(bits.cpu().numpy(), count=size).view(bool)).view(tuple(shape))
 
 
 def _pays(value: Tensor, mask: Tensor) -> bool:

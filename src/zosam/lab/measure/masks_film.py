@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zosam.sparse.mask_bits import pack
+from zosam.sparse.save import pack
 
 Frame = tuple[int, Mapping[str, Tensor]]
 ROWS, COLUMNS = 64, 96  # the most that is shown of a layer
