@@ -41,7 +41,7 @@ for name in sys.argv[1:]:
 import torch, zosam
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
 optimizer = zosam.ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-sparse = zosam.SET(model, optimizer, sparsity=0.5)
+sparse = zosam.SET(model, optimizer, sparsity=0.5, steps=10)
 x, y = torch.randn(16, 8), torch.randint(2, (16,))
 for _ in range(2):
     loss = optimizer.step(lambda: torch.nn.functional.cross_entropy(model(x), y))

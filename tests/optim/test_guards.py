@@ -313,7 +313,7 @@ def test_looksams_memory_is_saved_with_its_mask():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
         optimizer = LookSAM(sgd(model), rho=0.3, k=4)
-        return model, optimizer, SET(model, optimizer, 0.5, every=1, until=100)
+        return model, optimizer, SET(model, optimizer, 0.5, every=1, steps=100, until=1.0)
 
     model, optimizer, _ = made()
     for _ in range(6):
