@@ -71,7 +71,7 @@ def attempt(
         steps,
         variance=GradientVariance(optimizer) if what.diagnostics else None,
         ema=ema,
-        precision=Precision(what.precision),
+        precision=Precision(what.precision, next(model.parameters()).device),
     )
     if team.rank:  # dropout of its own
         torch.set_rng_state(stream(torch.device("cpu"), "rank", what.seed, team.rank).get_state())

@@ -55,18 +55,20 @@ def train(
 
 @app.command(name="list")
 def list_(output: Printed = Output()) -> None:
-    """Every optimizer, sparse method, network and data set, with one line each.
+    """Every optimizer, sparse method, network, data set and learning-rate schedule, with one line each.
 
     Args:
         output: In which form to print them.
     """
     from zosam.lab.data import DATA
+    from zosam.lab.learning_rate import SCHEDULES
     from zosam.lab.models import MODELS
     from zosam.optim import OPTIMIZERS
     from zosam.sparse import METHODS
 
     kinds: dict[str, Mapping[str, object]] = {
         "optimizers": OPTIMIZERS, "sparse methods": METHODS, "networks": MODELS, "data sets": DATA,
+        "learning rates": SCHEDULES,
     }  # fmt: skip
     if not output.is_plain:
         records = [(kind, name, thing) for kind, things in kinds.items() for name, thing in things.items()]

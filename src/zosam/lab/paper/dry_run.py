@@ -87,7 +87,8 @@ def probe(run: Run, where: Where) -> Probe:
         source = load_data(plain, where.data_dir, workers=where.workers)
         model = models.build(plain.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         ema = None if plain.ema is None else Ema(model, plain.ema)
-        optimizer, precision = build_optimizer(plain, model, STEPS), Precision(plain.precision)
+        optimizer = build_optimizer(plain, model, STEPS)
+        precision = Precision(plain.precision, next(model.parameters()).device)
         stream, pictures = _for_ever(source.train), plain.batch_size
 
         def step() -> None:
