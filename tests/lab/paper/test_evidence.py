@@ -75,6 +75,7 @@ def test_a_grid_that_is_not_finished_chooses_nothing():
     assert sam.best(book) is None
     asked = question("c", book)
     assert asked.waits_for == ("sam",)
+    assert all(e.run is not None for e in question("c", book, guess=True).entries)
     assert {e.label for e in asked.entries if e.run is None} == {
         "SAM", "SAM, ⅛ batch", "SAM, last quarter", "LookSAM (k=5)"
     }  # fmt: skip
@@ -141,8 +142,10 @@ def test_the_command_trains_what_is_missing_and_keeps_it(tmp_path, monkeypatch, 
     printed = json.loads(capsys.readouterr().out)
     assert [p["arm"] for p in printed] == ["sgd", "rwp"]
     assert printed[1]["difference"]["n"] == 2
-    answers.evidence("list", out=out)
-    assert "4 of 6" in capsys.readouterr().out  # three seeds by default
+    answers.evidence("list", out=out, cost=True, output=Output(json=True))
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["finished"], first["missing"]) == ("4", "2")  # three seeds by default
+    assert float(first["core-hours"]) >= 0
     with pytest.raises(ValueError, match="choose from q"):
         answers.evidence("p", out=out)
 

@@ -17,6 +17,7 @@ from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
 from zosam.lab.run import Run, run
+from zosam.lab.where import Where
 
 SMALL = Run(optimizer="sgd", method="random", epochs=1, batch_size=256)
 RUNS = [dataclasses.replace(SMALL, sparsity=s) for s in (0.5, 0.8, 0.9)]
@@ -116,7 +117,13 @@ def test_costs_come_from_finished_seeds_and_else_from_a_probe(tmp_path):
     assert twice.seconds(sam) == pytest.approx(2 * twice.seconds(SMALL))
     sweep([SMALL], book)
     spent = sum(e["seconds"] for e in book.get(SMALL).epochs)
-    assert Costs(book).seconds(dataclasses.replace(SMALL, seed=1)) == pytest.approx(spent)
+    costs = Costs(book)
+    assert costs.seconds(dataclasses.replace(SMALL, seed=1)) == pytest.approx(spent)
+    assert costs.seconds(dataclasses.replace(sam, weight_decay=0.0)) == pytest.approx(2 * spent)  # its like tells
+    assert not costs.prices
+    cpu = sum(e["cpu_seconds"] for e in book.get(SMALL).epochs)
+    assert Costs(book, by="cpu_seconds").seconds(sam) == pytest.approx(2 * cpu)
+    assert Costs(book, Where(accelerate=True)).seconds(dataclasses.replace(SMALL, sparsity=0.5)) > 0
 
 
 def test_shards_are_a_partition():

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from zosam.lab.paper.commands import Elsewhere, print_records, save_lines, train_missing
+from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.evidence import TUNING, Grid, Question, Row, grids, names, question, rows
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import missing, with_seeds
@@ -31,6 +32,7 @@ def evidence(
     out: Path = Path("runs"),
     results: tuple[Path, ...] = (),
     save: Path | None = None,
+    cost: bool = False,
     where: Elsewhere = Where(),
     output: Printed = Output(),
 ) -> None:
@@ -49,12 +51,14 @@ def evidence(
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
         save: Add the finished runs to such a file.
+        cost: In the list, say how many hours of one core the missing trainings would take; it times a step of each.
         where: Where and how to train.
         output: In which form to print the answer.
     """
     book, say, records = Book.open(out, results), output.aside(console), []
     if name == "list":
-        print_records([_listed(each, book, seeds) for each in names()], output)
+        costs = Costs(book, where, by="cpu_seconds") if cost else None
+        print_records([_listed(each, book, seeds, costs) for each in names()], output)
         return
     for each in names() if name == "all" else [name]:
         runs = _runs(each, book, seeds)
@@ -71,19 +75,21 @@ def evidence(
         output.write(records)
 
 
-def _runs(name: str, book: Book, seeds: int | None) -> list[Run]:
+def _runs(name: str, book: Book, seeds: int | None, guess: bool = False) -> list[Run]:
     if name == TUNING:
         return [run for grid in grids() for run in grid.trials.values()]
-    asked = question(name, book)
+    asked = question(name, book, guess)
     return with_seeds(asked.runs(), seeds or asked.seeds)
 
 
-def _listed(name: str, book: Book, seeds: int | None) -> dict[str, Any]:
-    runs = _runs(name, book, seeds)
-    waits = () if name == TUNING else question(name, book).waits_for
-    title = "Settings of every method, tuned alike" if name == TUNING else question(name, book).title
-    after = f"; more after the tuning of {', '.join(waits)}" if waits else ""
-    return {"name": name, "finished": f"{len(runs) - len(missing(runs, book))} of {len(runs)}{after}", "title": title}
+def _listed(name: str, book: Book, seeds: int | None, costs: Costs | None) -> dict[str, Any]:
+    runs = _runs(name, book, seeds, guess=True)
+    lacking = missing(runs, book)
+    asked = None if name == TUNING else question(name, book)
+    title = "The settings of every method, by as many trials" if asked is None else asked.title
+    hours = {} if costs is None else {"core-hours": f"{costs.total(lacking) / 3600:.1f}"}
+    done = {"name": name, "finished": str(len(runs) - len(lacking)), "missing": str(len(lacking))}
+    return done | hours | {"title": title + (" (after tuning)" if asked is not None and asked.waits_for else "")}
 
 
 def _trials(book: Book) -> dict[Run, dict[str, Any]]:

@@ -219,7 +219,7 @@ def train_missing(
     todo = _todo(runs, book, title, shard, say)
     if not todo:
         return
-    cost = Costs(book, where.data_dir).total(todo)
+    cost = Costs(book, where).total(todo)
     say.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=say) as progress:

@@ -3,64 +3,97 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from statistics import fmean
+from typing import Literal
 
 import torch
 
+from zosam.kernels import accelerate
 from zosam.lab import models
 from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run
 from zosam.lab.train import classification
+from zosam.lab.where import Where
 
-PROBE = 16  # pictures in a step that is timed
+PROBE = 16  # pictures in a step that is timed, where no kernels are to be chosen for its whole batch
 SEEDS = 10  # other seeds of a run that are looked for
+By = Literal["seconds", "cpu_seconds"]
+CLOCKS = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
 
 
 class Costs:
-    """Seconds that runs will take on this machine."""
+    """Seconds that runs will take on this machine, as it is now; by "cpu_seconds", what they would if it were idle."""
 
-    def __init__(self, book: Book, data_dir: str | None = None) -> None:
-        self.book, self.data_dir = book, data_dir
-        self.prices: dict[tuple[str, str], tuple[float, int]] = {}
+    def __init__(self, book: Book, where: Where = Where(), by: By = "seconds") -> None:
+        self.book, self.where, self.by = book, where, by
+        self.prices: dict[Hashable, tuple[float, int]] = {}
 
     def total(self, runs: Iterable[Run]) -> float:
         return sum(self.seconds(r) for r in runs)
 
     def seconds(self, run: Run) -> float:
-        """Of the same run under other seeds, where some are finished; else an estimate, high where kernels help."""
+        """Of the same run under other seeds, where some are finished; else of its like; else an estimate."""
         spent = [s for seed in range(SEEDS) if (s := self.spent(replace(run, seed=seed))) is not None]
         if spent:
             return fmean(spent)
-        price, pictures = self.price(run)
-        dummy = replace(run, model="digits_net", data="digits", seed=0)
-        passes, schedules = work(dummy)
-        return price * pictures * run.epochs * schedules * passes
+        passes, schedules = work(replace(run, model="digits_net", data="digits", seed=0))
+        price, steps = self.likes.get(_kind(run)) or self.price(run)
+        return price * passes * steps * run.epochs * schedules
 
     def spent(self, run: Run) -> float | None:
         """What a finished run has taken."""
         record = self.book.get(run)
-        return None if record is None else float(sum(e["seconds"] for e in record.epochs))
+        return None if record is None else float(sum(e.get(self.by, e["seconds"]) for e in record.epochs))
+
+    @cached_property
+    def likes(self) -> dict[Hashable, tuple[float, int]]:
+        """Seconds of a forward pass, a backward being two, and steps of an epoch, of what is finished.
+
+        By network, data, masks and batch size: under which optimizer does not matter, for passes are counted.
+        """
+        found: dict[Hashable, list[tuple[float, int]]] = defaultdict(list)
+        for line in self.book.entries():
+            epochs, last = line["epochs"], line["epochs"][-1]
+            spent = sum(e.get(self.by, e["seconds"]) for e in epochs)
+            passes = last["forward"] + 2 * last["backward"]
+            found[_kind(Run.read(line["run"]))].append((spent / passes, epochs[0]["step"]))
+        return {kind: (fmean(p for p, _ in each), each[0][1]) for kind, each in found.items()}
 
     def price(self, run: Run) -> tuple[float, int]:
-        """Seconds of a forward pass for one picture, a backward being two, and the pictures of an epoch."""
-        kind = (str(run.model), str(run.data))
+        """The same by timing a few steps: on the kernels, if the run will be trained on them."""
+        kind = _kind(run) if self.where.accelerate else (run.model, run.data, run.batch_size)
         if kind not in self.prices:
             with torch.random.fork_rng():
-                source = load_data(run, self.data_dir)
+                source = load_data(run, self.where.data_dir)
                 model = models.build(run.model, source.classes)
                 x, y = next(source.train.epoch(0))
-                closure = classification(model, x[:PROBE], y[:PROBE])
-                times = []
-                for _ in range(3):
-                    began = time.perf_counter()
+                if self.where.accelerate and run.method.name != "dense":
+                    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                    sparse = build_method(run, model, build_optimizer(run, model, 1000), source, 1000)
+                    assert sparse is not None
+                    accelerate(model, sparse, x)
+                else:
+                    x, y = x[:PROBE], y[:PROBE]
+                closure, clock, times = classification(model, x, y), CLOCKS[self.by], []
+                for _ in range(4):
+                    began = clock()
                     closure().backward()
-                    times.append(time.perf_counter() - began)
-            self.prices[kind] = min(times) / 3 / len(y[:PROBE]), len(source.train) * run.batch_size
+                    times.append(clock() - began)
+            self.prices[kind] = min(times) / 3 * run.batch_size / len(y), len(source.train)
         return self.prices[kind]
+
+
+def _kind(run: Run) -> Hashable:
+    """What decides the price of a pass, and how many steps there are."""
+    data = (
+        {k: v for k, v in run.data.settings.items() if k != "validation"} if "train" in run.data.settings else run.data
+    )
+    return run.model, str(data), run.data.name, run.method.name, run.sparsity, run.batch_size
 
 
 @cache

@@ -109,8 +109,11 @@ def grids() -> list[Grid]:
     return found
 
 
-def question(name: str, book: Book) -> Question:
-    """The question called `name`; the settings that its arms were tuned to are those that the book's trials say."""
+def question(name: str, book: Book, guess: bool = False) -> Question:
+    """The question called `name`; the settings that its arms were tuned to are those that the book's trials say.
+
+    With `guess` an arm whose grid is not finished has the settings of its tier: it costs as much.
+    """
     content = find(read("evidence")["questions"], name, "question")
     best = {} if content.get("fixed") else {grid.method: grid.best(book) for grid in grids()}
     vary, versus = content.get("vary", {}), content["versus"]
@@ -121,7 +124,8 @@ def question(name: str, book: Book) -> Question:
         method = None if content.get("fixed") else fields["tuned"]
         if method is not None and best[method] is None:
             missing[method] = None
-            return None
+            if not guess:
+                return None
         tuned = {} if method is None else best[method] or {}
         return replace(_start(place, fields["optimizer"]), **{**tuned, **fields["run"], **varied})
 

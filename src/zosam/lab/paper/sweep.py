@@ -60,7 +60,7 @@ def sweep(
     What another process trains is left to it and waited for at the end. A run that fails does not stop the others.
     A run is begun only if it is expected to end within the budget.
     """
-    outcome, began, costs = Outcome(), time.monotonic(), Costs(book, where.data_dir)
+    outcome, began, costs = Outcome(), time.monotonic(), Costs(book, where)
     queue = deque(missing(runs, book))
     busy = 0
     while queue:
