@@ -77,6 +77,7 @@ class Trial:
     method_settings: dict[str, Any] = field(default_factory=dict)
     torch_form: bool = False
     sparse_first: bool = False  # the sparse method is made on the base, before that is wrapped
+    starts_from: dict[str, Tensor] | None = None  # a model's state, loaded before optimizer and method are made
     bare: bool = False  # the base optimizer in a plain torch loop, nothing of ours around it
 
     def __post_init__(self) -> None:
@@ -85,6 +86,8 @@ class Trial:
         self.x = torch.randn(12, 1, 6, 6, generator=data)
         self.y = torch.randint(0, 5, (12,), generator=data)
         self.model = small_net()
+        if self.starts_from is not None:
+            self.model.load_state_dict(self.starts_from)
         base = BASES[self.base](self.model.parameters())
         self.optimizer: Any = base
         self.sparse: Sparsity | None = None

@@ -38,6 +38,22 @@ def test_resume_is_bit_exact(trial, same, optimizer_name, method, base, at):
     assert straight.optimizer.steps == resumed.optimizer.steps == 9
 
 
+def test_a_method_made_for_loaded_weights_resumes_bit_for_bit(trial, same, sparse_method):
+    """Lightning loads the weights, lets the user make optimizer and method, then loads the optimizer's state."""
+    straight = trial("sam", sparse_method)
+    straight.step(4)
+    state = saved(straight)
+    straight.step(5)
+
+    resumed = trial("sam", sparse_method, starts_from=state["model"], method_settings={"seed": 1})
+    resumed.optimizer.load_state_dict(resumed.optimizer.state_dict())  # as accelerate does
+    resumed.sparse.seed = straight.sparse.seed
+    resumed.optimizer.load_state_dict(state["optimizer"])
+    resumed.stream = state["rng"]
+    resumed.step(5)
+    assert same(straight.snapshot(), resumed.snapshot())
+
+
 def test_a_deep_copy_goes_its_own_way(trial, same, optimizer_name, method):
     t = trial(optimizer_name, method)
     t.step(3)

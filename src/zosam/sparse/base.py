@@ -84,6 +84,7 @@ class Sparsity(Report, MaskHooks):
         self.watchers: list[Callable[[], None]] = []  # called after every change of the masks
         self._bind(optimizer)
         with torch.no_grad():
+            self._unpruned = {n: w.detach().clone() for n, w in self.weights.items()}
             self.commit(self.choose())
         self._hold()
 

@@ -154,7 +154,7 @@ class MaskHooks(MaskState):
 
     def __getstate__(self) -> dict[str, Any]:
         made = {"_hooks", "_passengers", "_watched", "_looked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
-        return {k: v for k, v in self.__dict__.items() if k not in made}
+        return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -209,6 +209,9 @@ class MaskHooks(MaskState):
         """For each weight two numbers, one of which changes when somebody writes to it or puts another in its place."""
         return {n: (local(w)._version, local(w).data_ptr()) for n, w in self.weights.items()}
 
+    def is_as_made(self, name: str) -> bool:
+        return name in self._unpruned and self._marks()[name] == self._written[name]
+
     def _watch(self) -> None:
         """Look at the weights before a sharpness-aware step moves them about."""
         wrapper = self.sharpness
@@ -256,6 +259,7 @@ class MaskHooks(MaskState):
         return args, kwargs
 
     def _lead(self) -> None:
+        self._unpruned = {}
         if self._open:  # the last of several optimizers has not stepped since
             self.after_step()
         self._watch()

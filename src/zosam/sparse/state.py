@@ -25,6 +25,12 @@ class MaskState:
     steps: int
     watchers: list[Callable[[], None]]
 
+    _unpruned: dict[str, Tensor]  # the weights as they were found, until the first step
+
+    def is_as_made(self, name: str) -> bool:
+        """Whether nobody has written this weight since the first masks were put on it."""
+        raise NotImplementedError
+
     def extra_state(self) -> dict[str, Any]:
         """What else a method must save: numbers, and tensors by name."""
         return {}
@@ -60,7 +66,10 @@ class MaskState:
             # a weight is touched where its mask changes alone: a trainer may send the masks of now through here
             if not torch.equal(local(new), local(mask)):
                 mask.copy_(new)
-                local(self.weights[name].detach()).mul_(local(mask))
+                weight = local(self.weights[name].detach())
+                if self.is_as_made(name):  # these weights were loaded, and then pruned by masks that nobody wanted
+                    weight.copy_(local(self._unpruned[name]))
+                weight.mul_(local(mask))
 
 
 class Passenger:
