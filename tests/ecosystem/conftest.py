@@ -36,7 +36,7 @@ class Training:
         return base if self.name == "bare" else OPTIMIZERS[self.name](base, **fitting(OPTIMIZERS[self.name], rho=0.2))
 
     def sparse(self, model: nn.Module, optimizer: Any) -> RigL:
-        return RigL(model, optimizer, 0.7, **fitting(RigL, every=3, steps=60))
+        return RigL(model, optimizer, 0.7, every=3, steps=60)
 
     @property
     def loader(self) -> DataLoader:

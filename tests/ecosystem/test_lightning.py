@@ -99,7 +99,7 @@ def test_it_is_sam_as_a_page_of_plain_torch_has_it(Training, tmp_path):
         torch.testing.assert_close(found[name], value, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("early", [True])
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_resumed_in_fresh_objects_it_ends_in_the_bits_of_the_undisturbed_run(Training, same, tmp_path, name, early):
     """Whether the method is made before Lightning loads the weights, or in `configure_optimizers`, after it."""
