@@ -24,7 +24,7 @@ from .trace import trace
 
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
-ENOUGH_IMAGES = 64  # to time a region
+ENOUGH_IMAGES = 32  # to time a region
 
 
 @dataclass(frozen=True)
