@@ -126,9 +126,9 @@ def test_after_a_rewind_the_average_begins_anew(tmp_path):
 
 
 def test_length_stretches_epochs_schedule_and_mask_updates():
-    short = Run(epochs=4, schedule="steps:at=(2,3),warmup=1", method="rigl:until=100,every=10")
+    short = Run(epochs=4, schedule="steps:at=(2,3),warmup=1", method="rigl:until=0.5,every=10")
     long = dataclasses.replace(short, length=5)
-    assert long == Run(epochs=20, schedule="steps:at=(10,15),warmup=5", method="rigl:until=500,every=10")
+    assert long == Run(epochs=20, schedule="steps:at=(10,15),warmup=5", method="rigl:until=0.5,every=10")
     assert long.length == 1
     assert dataclasses.replace(long, seed=1).epochs == 20  # and is stretched once only
     assert Run(epochs=4, length=2) == Run(epochs=8)
@@ -146,7 +146,7 @@ def test_mask_updates_end_later_in_a_longer_training():
         steps = what.epochs * len(source.train)
         model = build(what.model, source.classes)
         sparse = assemble.build_method(what, model, build_optimizer(what, model, steps), source, steps)
-        assert sparse.until == int(0.75 * 2 * length * len(source.train))
+        assert sparse.end == int(0.75 * 2 * length * len(source.train))
 
 
 def test_rho_as_a_schedule(tmp_path):

@@ -6,10 +6,9 @@ from typing import Any
 
 from zosam.lab.settings import Choice, Kind
 
-TIMES = {
-    "warmup", "cooldown", "at",  # of a schedule, in epochs
-    "until", "period", "rewind",  # of a sparse method, in steps; how often masks move does not change, as in RigL
-}  # fmt: skip
+# Of a schedule, in epochs; and of LTH, in steps. When masks stay is a share of the training in every method, and how
+# often they move does not change, as in RigL.
+TIMES = {"warmup", "cooldown", "at", "rewind"}
 
 
 def stretched(kind: Kind, choice: Choice, factor: float) -> Choice:
