@@ -21,7 +21,7 @@ def digits():
 
 
 def test_ten_of_each_class(digits):
-    x, y = balanced(digits, 10, ALONE)
+    x, y, _ = balanced(digits, 10, ALONE)
     assert torch.bincount(y).tolist() == [10] * 10
     seen = [(a, int(b)) for xs, ys in digits.train.epoch(0) for a, b in zip(xs, ys, strict=True)]
     for digit in (0, 7):  # the first of the epoch, by hand
@@ -32,7 +32,7 @@ def test_ten_of_each_class(digits):
 def test_grasp_scores_at_its_temperature(digits):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    x, y = balanced(digits, 10, ALONE)
+    x, y, _ = balanced(digits, 10, ALONE)
     for name, temperature in (("grasp", 200.0), ("snip", 1.0)):
         found = scoring_loss(model, digits, METHODS[name])()
         torch.testing.assert_close(found, F.cross_entropy(model(x) / temperature, y))

@@ -104,6 +104,9 @@ def _around(params: set[int]) -> list[nn.Module]:
     """Every module that is alive and holds one of the parameters, those above it, and all below those."""
     alive = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]  # isinstance would ask weak proxies
     alive = [m for m in alive if "_parameters" in m.__dict__]  # one that is still being made is none yet
+    for module in alive:
+        if hasattr(module, "reshard"):  # fully_shard, which may hold the full weights in the place of the parameters
+            module.reshard()
     above: dict[int, list[nn.Module]] = {}
     for module in alive:
         for child in module._modules.values():

@@ -40,7 +40,7 @@ def training(method=RigL):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 4))
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    sparse = method(model, optimizer, sparsity=0.5)
+    sparse = method(model, optimizer, sparsity=0.5, steps=100)
     optimizer.step(lambda: model(torch.randn(8, 6)).square().mean())
     return Progress(model, optimizer, sparse, steps=10, done=1)
 

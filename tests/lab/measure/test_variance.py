@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.lab.measure.variance import GradientVariance, variance_at
+from zosam.optim.active import masks_of
 
 
 def figures(gradients):
@@ -24,10 +25,10 @@ def watched(trial, steps):
     """The figures of a watcher, and the gradients that the base really used."""
     watch, seen = GradientVariance(trial.optimizer), []
     base = getattr(trial.optimizer, "base", trial.optimizer)
-    masks = getattr(trial.optimizer, "masks", {})
 
     def note(*_):
         params = list(trial.model.parameters())
+        masks = masks_of(params)
         if params[0].grad is not None:  # RigL skips the steps that move its masks
             seen.append(torch.cat([(p.grad * masks.get(p, 1)).flatten() for p in params]).tolist())
 
