@@ -35,7 +35,7 @@ class Ascend(Callback):  # type: ignore[misc]
                 " optimizer.ascend(closure, stay=False) and `with optimizer.perturbed():` around each micro-batch"
             )
         if trainer.strategy.handles_gradient_accumulation:
-            raise ValueError(f"{type(trainer.strategy).__name__} steps by itself: use DDP or FSDP2, or a single device")
+            raise ValueError(f"{type(trainer.strategy).__name__} steps by itself: use DDP, or a single device")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         optimizer = sharpness_aware(trainer.optimizers[0])
