@@ -34,7 +34,7 @@ def train(way: str, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer: Any = ZOSAM(base, rho=0.05) if way.startswith("zosam") else base
     make: Any = RigL if "move" in way else METHODS["random"]
-    sparse = make(model, optimizer, 0.5, **({"every": 2} if make is RigL else {}))
+    sparse = make(model, optimizer, 0.5, **({"every": 2, "steps": 100} if make is RigL else {}))
     ddp: nn.Module = model
     if world > 1 and "after" in way:
         ddp = DistributedDataParallel(model)

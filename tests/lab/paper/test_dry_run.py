@@ -55,7 +55,7 @@ def test_ten_steps_of_each_kind():
     first, second = plans(runs, Where())
     assert (first.runs, second.runs) == (3, 1)
     assert (first.kind, second.kind.precision) == (Kind.of(SMALL), "bf16")
-    assert first.timed == 256
+    assert 0 < first.timed <= 256  # fewer where steps are slow
     assert 0 < first.seconds_per_step < 30
     assert first.hours > 0
     # SAM takes two such steps, 6 of them in an epoch of 1,437 pictures, and tests 360
