@@ -83,7 +83,7 @@ def test_masks_of_something_else_are_refused(masks: Any, wrong: str) -> None:
 def test_a_method_at_work_must_be_given() -> None:
     """Else it would look at gradients that were not computed."""
     model = digits_net()
-    sparse = METHODS["rigl"](model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8)
+    sparse = METHODS["rigl"](model, torch.optim.SGD(model.parameters(), lr=0.1), 0.8, steps=100)
     for given in (None, dict(sparse.masks)):
         with pytest.raises(ValueError, match="give accelerate that object"):
             accelerate(model, given, torch.randn(8, 1, 8, 8))
