@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
@@ -99,7 +100,8 @@ def _kind(run: Run) -> Hashable:
 @cache
 def work(run: Run) -> tuple[float, float]:
     """What a step takes, in forward passes, and how many times the schedule is gone through; any network tells."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they would be about this small network, not about the run's own
         source = load_data(run)
         model = models.build(run.model, source.classes)
         optimizer = build_optimizer(run, model, 1000)

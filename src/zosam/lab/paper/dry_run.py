@@ -179,9 +179,10 @@ def show_plans(found: Sequence[Plan], console: Console) -> None:
         f"\n{sum(plan.runs for plan in found)} runs: {duration(seconds)} on one device like this"
         f" ({made_with()['cpu']}), {duration(seconds / 4)} on four; {total} of disk.",
         highlight=False,
+        soft_wrap=True,
     )
     for why in dict.fromkeys(plan.why for plan in found if plan.why):
-        console.print(f"Not timed: {why}", highlight=False, markup=False)
+        console.print(f"Not timed: {why}", highlight=False, markup=False, soft_wrap=True)
 
 
 def gigabytes(size: float) -> str:
