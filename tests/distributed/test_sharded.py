@@ -209,24 +209,30 @@ def test_every_pass_sees_the_weights_of_now(two):
     two(after_eval)
 
 
-CHECKPOINTED = [("momentum", torch.optim.SGD), ("looksam", torch.optim.SGD), ("zosam", torch.optim.AdamW)]
+RIGL, LTH = ("rigl", {"every": 4}), ("lth", {"steps": 8, "rewind": 2, "levels": 1})  # this one rewinds after the resume
+CHECKPOINTED = [
+    ("momentum", torch.optim.SGD, RIGL),
+    ("looksam", torch.optim.SGD, RIGL),
+    ("zosam", torch.optim.AdamW, RIGL),
+    ("sam", torch.optim.SGD, LTH),
+]
 
 
 def save(folder):
-    for i, (name, base) in enumerate(CHECKPOINTED):
-        model, optimizer, sparse = build(name, "rigl", {"every": 4}, lr=0.02, base=base)
+    for i, (name, base, method) in enumerate(CHECKPOINTED):
+        model, optimizer, _ = build(name, *method, lr=0.02, base=base)
         steps(model, optimizer, 0, 7)
-        sharded_files.save(folder / str(i), model, optimizer, sparse)
+        sharded_files.save(folder / str(i), model, optimizer)
         with pytest.raises((FileExistsError, SystemExit)):
-            sharded_files.save(folder / str(i), model, optimizer, sparse)
+            sharded_files.save(folder / str(i), model, optimizer)
 
 
 def go_on(folder):
     found = {}
-    for i, (name, base) in enumerate(CHECKPOINTED):
-        model, optimizer, sparse = build(name, "rigl", {"every": 4}, lr=0.5, base=base)
+    for i, (name, base, method) in enumerate(CHECKPOINTED):
+        model, optimizer, sparse = build(name, *method, lr=0.5, base=base)
         steps(model, optimizer, 20, 22)  # a state of its own, to be overwritten
-        sharded_files.load(folder / str(i), model, optimizer, sparse)
+        sharded_files.load(folder / str(i), model, optimizer)
         assert optimizer.param_groups[0]["lr"] == 0.02
         steps(model, optimizer, 7, 12)
         assert optimizer.steps == sparse.steps == 12
@@ -236,8 +242,8 @@ def go_on(folder):
 
 def straight():
     found = {}
-    for name, base in CHECKPOINTED:
-        model, optimizer, _ = build(name, "rigl", {"every": 4}, lr=0.02, base=base)
+    for name, base, method in CHECKPOINTED:
+        model, optimizer, _ = build(name, *method, lr=0.02, base=base)
         steps(model, optimizer, 0, 12)
         found[name] = numbers(model)
     return found
@@ -274,21 +280,21 @@ def test_a_damaged_checkpoint_is_refused_and_none_is_pickle(two, tmp_path):
     whole_part = part.read_bytes()
     numbers_file = folder / sharded_files.NUMBERS
     right = numbers_file.read_text()
-    model, optimizer, sparse = build("momentum", "rigl", {"every": 4})
+    model, optimizer, _ = build("momentum", "rigl", {"every": 4})
     before = numbers(model)
     for content in (b"", whole_part[:100], whole_part[:-50], b"\xff" * 8 + whole_part[8:]):
         part.write_bytes(content)
         with pytest.raises(ValueError, match="damaged"):
-            sharded_files.load(folder, model, optimizer, sparse)
+            sharded_files.load(folder, model, optimizer)
     part.unlink()
     with pytest.raises(ValueError, match="parts are missing"):
-        sharded_files.load(folder, model, optimizer, sparse)
+        sharded_files.load(folder, model, optimizer)
     part.write_bytes(whole_part)
     for text in ("", "[]", "{}", '{"dict": 3}', right.replace('"tensor"', '"tonsor"')):
         numbers_file.write_text(text)
         with pytest.raises(ValueError, match=r"damaged|not"):
-            sharded_files.load(folder, model, optimizer, sparse)
+            sharded_files.load(folder, model, optimizer)
     assert all(np.array_equal(before[n], v) for n, v in numbers(model).items())
     numbers_file.write_text(right)
-    sharded_files.load(folder, model, optimizer, sparse)
+    sharded_files.load(folder, model, optimizer)
     assert any(not np.array_equal(before[n], v) for n, v in numbers(model).items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from zosam.lab.models import resnet32
 from zosam.sparse import DSR
 
 from .toy import layers, masks, put, sgd, step
@@ -74,3 +75,13 @@ def test_the_threshold_is_saved():
     step(sparse, ZERO)
     other.load_state_dict(sparse.state_dict())
     assert other.threshold == sparse.threshold == 0.2
+
+
+def test_the_published_share_and_layers():
+    """20,000 of the 147,000 active weights of WRN-28-2 at 90 %; first, last and shortcuts dense."""
+    model = resnet32()
+    sparse = DSR(model, sgd(model), 0.9, steps=100)
+    assert sparse.drop_fraction == pytest.approx(20_000 / 147_000, abs=0.005)
+    assert set(sparse.kept_dense) >= {"conv1.weight", "fc.weight"}
+    assert all(w.shape[2:] == (3, 3) for w in sparse.weights.values())
+    assert sparse.end == 95

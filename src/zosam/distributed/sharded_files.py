@@ -22,18 +22,20 @@ from zosam.distributed.ranks import current
 
 if TYPE_CHECKING:
     from zosam.optim import SharpnessAware
-    from zosam.sparse import Sparsity
 
 NUMBERS = "zosam.json"
 
 
-def save(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None = None) -> None:
-    """Write model, optimizer and masks into a new folder, which all ranks see; it is there when it is whole."""
+def save(folder: str | Path, model: nn.Module, optimizer: SharpnessAware) -> None:
+    """Write model and optimizer, with the masks that ride in it, into a new folder, which all ranks see.
+
+    It is there when it is whole.
+    """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
     tensors: dict[str, Tensor] = {}
-    numbers = _take_apart(_state(model, optimizer, sparse), "", tensors)
+    numbers = _take_apart(_state(model, optimizer), "", tensors)
     path, ranks = Path(folder), current()
     aside = path.with_name(f".{path.name}.part")
 
@@ -53,7 +55,7 @@ def save(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
     ranks.lead(end)
 
 
-def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None = None) -> None:
+def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware) -> None:
     """Read what `save` has written, by whatever number of ranks, into a training of the same description."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as load_parts
@@ -61,7 +63,7 @@ def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
     path, ranks = Path(folder), current()
     numbers = files.read_json(path / NUMBERS)
     known: dict[str, Tensor] = {}
-    _take_apart(_state(model, optimizer, sparse), "", known)
+    _take_apart(_state(model, optimizer), "", known)
     params = dict(unwrapped(model).named_parameters())
     in_order = [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -71,7 +73,8 @@ def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
         if part == "model":
             return known[name]
         first, _, last = rest.partition("/")
-        owner = in_order[int(last.partition("/")[0])] if first == "state" else params.get(last)
+        beside = in_order[int(last.partition("/")[0])] if first == "state" else None
+        owner = params.get(name.rpartition("/")[2], beside)  # what a method keeps may be of another parameter
         if owner is not None and owner.shape == about.size:
             return torch.zeros_like(owner, dtype=about.properties.dtype, requires_grad=False)
         return torch.zeros(about.size, dtype=about.properties.dtype)
@@ -93,8 +96,6 @@ def load(folder: str | Path, model: nn.Module, optimizer: SharpnessAware, sparse
         tensors = {name: room(name, about) for name, about in index.items()}
         load_parts(tensors, storage_reader=reader, no_dist=ranks.world == 1)
         state = _put_together(numbers["state"], tensors)
-        if sparse is not None:
-            sparse.load_state_dict(state["sparse"])
         optimizer.load_state_dict(state["optimizer"])
 
 
@@ -109,13 +110,12 @@ def _readable(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is damaged or not a checkpoint: {error}") from error
 
 
-def _state(model: nn.Module, optimizer: SharpnessAware, sparse: Sparsity | None) -> dict[str, Any]:
+def _state(model: nn.Module, optimizer: SharpnessAware) -> dict[str, Any]:
     module: Any
     for module in model.modules():
         if hasattr(module, "reshard"):  # after a forward alone, whole weights may stand in for the parameters
             module.reshard()
-    state = {"optimizer": optimizer.state_dict(), "model": unwrapped(model).state_dict()}
-    return state if sparse is None else state | {"sparse": sparse.state_dict()}
+    return {"optimizer": optimizer.state_dict(), "model": unwrapped(model).state_dict()}
 
 
 def _take_apart(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -49,8 +49,7 @@ class Progress:
         """Everything, as tensors and plain values."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sparse": None if self.sparse is None else self.sparse.state_dict(),
+            "optimizer": self.optimizer.state_dict(),  # the masks ride in there
             "rng": torch.get_rng_state(),
             "passes": dict(self.optimizer.passes),
             "done": self.done,
@@ -67,8 +66,6 @@ class Progress:
             if not 0 <= state["done"] <= self.steps or not are_epochs(state["epochs"]):
                 raise ValueError(f"it is after step {state['done']} of {self.steps}")
             self.model.load_state_dict(state["model"])
-            if self.sparse is not None:
-                self.sparse.load_state_dict(state["sparse"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.optimizer.passes.update({k: float(state["passes"][k]) for k in self.optimizer.passes})
             self.done, self.epochs, self.sums = state["done"], state["epochs"], Sums(**state["sums"])
