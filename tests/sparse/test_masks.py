@@ -89,6 +89,22 @@ def test_weights_are_not_read_again_as_long_as_nobody_else_writes_them(monkeypat
         assert read == [["0.weight", "2.weight"]]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_they_are_noticed_after_a_step_that_failed_too(way):
+    wrap, step = WAYS[way]
+    model = net()
+    optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+    sparse = RigL(model, optimizer, 0.8, every=1, steps=100)
+    with torch.no_grad():
+        model[2].bias.fill_(torch.inf)
+    with pytest.raises(FloatingPointError):
+        step(model, optimizer)
+    model.load_state_dict(net().state_dict())
+    with pytest.warns(UserWarning, match="are not zero"):
+        step(model, optimizer)
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+
+
 def test_weights_put_in_place_of_others_are_noticed_too():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -86,9 +86,8 @@ class MaskHooks(MaskState):
         self._compare(masks)
         empty = [n for n, m in masks.items() if not bool(m.any())]
         if empty:
-            warnings.warn(
-                f"{type(self).__name__} has pruned all of {', '.join(empty)}: the network may be cut", stacklevel=3
-            )
+            message = f"{type(self).__name__} has pruned all of {', '.join(empty)}: the network may be cut"
+            warnings.warn(message, stacklevel=3)
         for watcher in self.watchers:
             watcher()
 
@@ -216,15 +215,18 @@ class MaskHooks(MaskState):
         """Look at the weights before a sharpness-aware step moves them about."""
         wrapper = self.sharpness
         if wrapper is not None and wrapper is not self._watched:
-            self._hooks.append(wrapper.register_step_pre_hook(lambda *_: self._look()))
+            self._hooks.append(wrapper.register_step_pre_hook(self._look_ahead))
             self._watched = wrapper
+
+    def _look_ahead(self, *_: object) -> None:
+        self._look()
+        self._looked = True
 
     @torch.no_grad()
     def _look(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
         if travel.is_rehearsal(self.optimizer):
             return
-        self._looked = True
         written = [n for n, mark in self._marks().items() if mark != self._written[n]]
         wrong = self._pruned_but_not_zero(written) if written else {}
         if wrong:
@@ -265,6 +267,7 @@ class MaskHooks(MaskState):
         self._watch()
         if not self._looked:
             self._look()
+        self._looked = False
         looks = self.looks()
         if not looks:  # sparse kernels do not compute the rest then: nothing may depend on it
             self._mask_gradients()
@@ -289,7 +292,7 @@ class MaskHooks(MaskState):
             self.after_step()
         else:
             self._mask_weights()
-        self._written, self._looked, self._open = self._marks(), False, False
+        self._written, self._open = self._marks(), False
 
 
 def _multiply(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
