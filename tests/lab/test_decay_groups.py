@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from zosam.lab import models
-from zosam.lab.decay_groups import decay_groups, without_decay
+from zosam.lab.assemble import build_optimizer
+from zosam.lab.decay_groups import decay_groups, norms_climb, without_decay
+from zosam.lab.run import Run
 
 
 def resnet32_weights():
@@ -84,3 +86,34 @@ def test_a_step_decays_weights_and_nothing_else():
     optimizer.step()
     for p, b, factor in zip(model.parameters(), before, (0.95, 1, 1, 1), strict=True):
         torch.testing.assert_close(p.detach(), b * factor, rtol=1e-6, atol=0)
+
+
+def test_norms_alone_climb():
+    network = models.build("resnet32", 10)
+    names = {p: name for name, p in network.named_parameters()}
+    groups = norms_climb(network, decay_groups(network, 0.05))
+    climbs = {names[p] for g in groups if g["perturb"] for p in g["params"]}
+    assert climbs == {n for n in names.values() if "bn" in n or "downsample.1" in n}
+    assert sorted(names[p] for g in groups for p in g["params"]) == sorted(names.values())
+    assert [(g["perturb"], g["weight_decay"]) for g in groups] == [(False, 0.05), (True, 0.0), (False, 0.0)]
+    with pytest.raises(ValueError, match="has none"):
+        norms_climb(nn.Linear(2, 2), [{"params": []}])
+
+
+def test_a_run_that_perturbs_norms_only():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    seen, x = [], torch.randn(8, 3)
+    optimizer = build_optimizer(Run(optimizer="sam", perturb_on="norms", rho=0.5), model, 10)
+    home = [p.detach().clone() for p in model.parameters()]
+
+    def closure():
+        seen.append([p.detach().clone() for p in model.parameters()])
+        return model(x).logsumexp(1).mean()
+
+    optimizer.step(closure)
+    moved = [not torch.equal(a, b) for a, b in zip(home, seen[1], strict=True)]
+    assert moved == [False, False, True, True, False, False]
+    far = torch.cat([(a - b).flatten() for a, b in zip(home, seen[1], strict=True)]).norm()
+    assert float(far) == pytest.approx(0.5, rel=1e-5)
+    assert Run(optimizer="sgd", perturb_on="norms") == Run(optimizer="sgd")  # nothing climbs there
+    assert Run(optimizer="sam", perturb_on="norms") != Run(optimizer="sam")

@@ -12,7 +12,7 @@ from torch import nn
 from zosam import optim
 from zosam.distributed.ranks import ALONE, Ranks
 from zosam.lab import data
-from zosam.lab.decay_groups import decay_groups
+from zosam.lab.decay_groups import decay_groups, norms_climb
 from zosam.lab.learning_rate import SCHEDULE, Constant
 from zosam.lab.precision import probe_far_enough
 from zosam.lab.radius import rho_over
@@ -51,7 +51,9 @@ def load_data(what: Run, data_dir: str | None = None, team: Ranks = ALONE, worke
 def build_base(what: Run, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that takes the step."""
     spares = what.weight_decay_on == "weights"
-    params: Any = decay_groups(model, what.weight_decay) if spares else model.parameters()
+    params: Any = decay_groups(model, what.weight_decay) if spares else [{"params": list(model.parameters())}]
+    if what.perturb_on == "norms":
+        params = norms_climb(model, params)
     common: dict[str, Any] = {"lr": what.lr, "weight_decay": what.weight_decay}
     if what.base == "sgd":
         return torch.optim.SGD(params, momentum=what.momentum, nesterov=what.nesterov, **common)
@@ -115,7 +117,7 @@ def check(what: Run) -> None:
     known = {"loss": lambda: torch.zeros(()), "steps": 1 << 30, "epoch": 1}
     try:
         build_schedule(what)
-        optimizer = build_optimizer(what, nn.ParameterList([nn.Parameter(torch.zeros(1, 1))]), 1 << 30)
+        optimizer = build_optimizer(what, nn.LayerNorm(1, bias=False), 1 << 30)
         _method(what, _NoNetwork.__new__(_NoNetwork), optimizer, known)
     except _Reached:
         pass

@@ -35,7 +35,7 @@ from zosam.optim import PRESETS
 SCHEMA = 1  # of descriptions: a number more when a field, or what one means, changes
 OFF: dict[str, Any] = {  # what is off has no effect and no place in an address: a new feature leaves old ones alone
     "nesterov": False, "weight_decay_on": "all", "clip": None, "label_smoothing": 0.0, "ema": None,
-    "precision": "fp32", "diagnostics": False, "rho": None,
+    "precision": "fp32", "diagnostics": False, "rho": None, "perturb_on": "all",
 }  # fmt: skip
 LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
 HIGHEST = {"epochs": 1_000_000, "batch_size": 1 << 20}
@@ -61,6 +61,8 @@ class Run:
     """Optimizer with settings, such as sgd, sam or looksam:k=10."""
     rho: Radius = Radius()
     """Length of the perturbation: a number, or a schedule such as late:0.9,0.1; the optimizer's own unless given."""
+    perturb_on: Literal["all", "norms"] = "all"
+    """What climbs: all weights, or norm layers only (SAM-ON)."""
     base: Literal["sgd", "adamw"] = "sgd"
     """What takes the step."""
     epochs: int = 15
@@ -170,6 +172,7 @@ class Run:
         off = {name for name, value in OFF.items() if found[name] == value} | {"length"}
         off |= {"sparsity"} if self.method.name == "dense" else set()
         off |= {"weight_decay_on"} if self.weight_decay == 0 else set()
+        off |= {"perturb_on"} if found["rho"] is None else set()
         return {name: value for name, value in found.items() if name not in off}
 
     def written(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_a_grid_that_is_not_finished_chooses_nothing():
 
 @pytest.mark.parametrize("name", ASKED)
 def test_arms_are_at_one_place_and_none_is_compared_with_itself(name):
-    asked, allowed = question(name, tuned()), {"optimizer", "rho", "weight_decay", "lr", "ema", "epochs"}
+    asked, allowed = question(name, tuned()), {"optimizer", "rho", "weight_decay", "lr", "ema", "epochs", "perturb_on"}
     assert not asked.waits_for
     assert len({(e.group, e.label) for e in asked.entries}) == len(asked.entries)
     assert len({e.run for e in asked.entries}) == len(asked.entries)
