@@ -77,7 +77,7 @@ def test_a_grid_that_is_not_finished_chooses_nothing():
     assert asked.waits_for == ("sam",)
     assert all(e.run is not None for e in question("c", book, guess=True).entries)
     assert {e.label for e in asked.entries if e.run is None} == {
-        "SAM", "SAM, ⅛ batch", "SAM, last quarter", "LookSAM (k=5)"
+        "SAM", "SAM, ⅛ batch", "SAM, last quarter", "SAM, norm layers only", "LookSAM (k=5)"
     }  # fmt: skip
 
 
