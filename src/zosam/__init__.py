@@ -1,66 +1,75 @@
 """Sparse training that is cheap, robust and real: ZO-SAM, the SAM family and the sparse-training methods."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from zosam.kernels import accelerate
-from zosam.optim import (
-    ASAM,
-    ESAM,
-    GSAM,
-    MSAM,
-    RWP,
-    S2SAM,
-    SAM,
-    SGD,
-    ZOSAM,
-    Central,
-    Coordinates,
-    Gaussian,
-    LastGradient,
-    LookSAM,
-    Momentum,
-    Pair,
-    PaperZOSAM,
-    Rademacher,
-    RandomSAM,
-    Scale,
-    SharpnessAware,
-    Subspace,
-    Worst,
-    schedules,
-)
-from zosam.sparse import (
-    DSR,
-    GMP,
-    LTH,
-    MEST,
-    SET,
-    SNFS,
-    SNIP,
-    DeepR,
-    GraSP,
-    Magnitude,
-    Random,
-    RigL,
-    Sparsity,
-    SViTE,
-    SynFlow,
-    TopKAST,
-)
-
 if TYPE_CHECKING:
+    from zosam.kernels.accelerate import accelerate
     from zosam.lab.serve import load
+    from zosam.optim import (
+        ASAM,
+        ESAM,
+        GSAM,
+        MSAM,
+        RWP,
+        S2SAM,
+        SAM,
+        SGD,
+        ZOSAM,
+        Central,
+        Coordinates,
+        Gaussian,
+        LastGradient,
+        LookSAM,
+        Momentum,
+        Pair,
+        PaperZOSAM,
+        Rademacher,
+        RandomSAM,
+        Scale,
+        SharpnessAware,
+        Subspace,
+        Worst,
+        schedules,
+    )
+    from zosam.sparse import (
+        DSR,
+        GMP,
+        LTH,
+        MEST,
+        SET,
+        SNFS,
+        SNIP,
+        DeepR,
+        GraSP,
+        Magnitude,
+        Random,
+        RigL,
+        Sparsity,
+        SViTE,
+        SynFlow,
+        TopKAST,
+    )
+
+ROOMS = ("optim", "sparse", "kernels", "lab.serve")  # where the names below are, in the order of looking
 
 
 def __getattr__(name: str) -> Any:
-    """What stands in the laboratory is imported when it is asked for."""
-    if name == "load":
-        from zosam.lab.serve import load
-
-        return load
+    """Rooms are entered when something in them is asked for: `zosam --help` need not wait for torch."""
+    if name in {"distributed", "files", "integrations", "kernels", "lab", "names", "optim", "sparse"}:
+        return import_module(f"zosam.{name}")
+    for room in ROOMS if name in __all__ else ():
+        module = import_module(f"zosam.{room}")
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
     raise AttributeError(f"module 'zosam' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

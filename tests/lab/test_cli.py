@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
 
-from zosam.lab import cli
+from zosam.lab import cli, terminal
 from zosam.lab.data import DATA
 from zosam.lab.models import MODELS
 from zosam.optim import OPTIMIZERS
@@ -16,7 +17,7 @@ from zosam.sparse import METHODS
 
 def call(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["zosam", *map(str, arguments)])
-    monkeypatch.setattr(cli, "console", cli.Console(width=150))
+    monkeypatch.setattr(terminal.console, "width", 150)
     code = 0
     try:
         cli.main()
@@ -100,6 +101,105 @@ def test_errors_are_one_sentence(monkeypatch, capsys, tmp_path, arguments, messa
     assert code == 2
     assert message in " ".join(err.split())
     assert "Traceback" not in err
+
+
+OWN = """
+import torch
+def broken(num_classes):
+    return torch.nn.Flatten().nothing
+def number(num_classes):
+    return 3
+def wide(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(7, num_classes))
+def late(batch_size, seed):
+    raise KeyError("label")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "{tmp}/file"], "is not a run folder"),
+        (["export", "{tmp}"], "is not the folder of a run"),
+        (["serve-bench", "{tmp}"], "is not the folder of a run"),
+        (["table", "9"], "no table is called 'table9'"),
+        (["table", "1", "--budget", "soon", "--only", "^SNIP / CIFAR-10 90"], "a budget is a time"),
+        (["table", "1", "--shard", "5", "--only", "^SNIP / CIFAR-10 90"], "a shard is i/n"),
+        (["table", "1", "--only", "("], "("),
+        (["table", "1", "--no-train", "--results", "{tmp}/nowhere.jsonl"], "No such file"),
+        (["table", "1", "--no-train", "--results", "{tmp}"], "Is a directory"),
+        (["table", "1", "--no-train", "--results", "{tmp}/file"], "is no record of a run"),
+        (["figure", "nothing"], "no figure is called"),
+        (["report", "--out", "{tmp}/r.html", "--runs", "{tmp}", "--figures", "{tmp}/figures"], "figure 'tiny-bad'"),
+        (["report", "--out", "{tmp}/file/r.html", "--runs", "{tmp}", "--figures", "{tmp}/empty"], ""),
+        (["data", "corrupt", "--data-dir", "{tmp}", "--only", "snw"], ""),
+        (["train", "--out", "{tmp}/file"], "could not be written"),
+        (["train", "--model", "own_net_for_cli:broken"], "own_net_for_cli.py, line 4: AttributeError"),
+        (["train", "--model", "own_net_for_cli:number"], "returned int, not an nn.Module"),
+        (["train", "--model", "own_net_for_cli:wide"], "mat1 and mat2 shapes cannot be multiplied"),
+        (["train", "--data", "own_net_for_cli:late"], "own_net_for_cli.py, line 10: KeyError: 'label'"),
+        (["train", "--model", "own_net_for_cli:missing"], "has no 'missing'"),
+        (["train", "--model", "transformers:/nowhere"], "transformers"),
+        (["train", "--lr", "1e30", "--epochs", "1", "--optimizer", "sgd"], "the loss is nan"),
+        (["nothing"], "there is no command 'nothing'"),
+        (["data"], "there is no command 'data'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_no_traceback_reaches_who_can_mend_it(monkeypatch, capsys, tmp_path, words, message):
+    (tmp_path / "file").write_text("{}\n")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "tiny-bad.json").write_text('{"name": 3}')
+    (tmp_path / "own_net_for_cli.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    words = [word.format(tmp=tmp_path) for word in words]
+    code, out, err = call(monkeypatch, capsys, *words)
+    assert code == 2
+    assert message in " ".join((out + err).split())
+    assert "Traceback" not in out + err
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, capsys):
+    monkeypatch.setattr("zosam.kernels.doctor", lambda: {}["ours"])
+    monkeypatch.setattr("zosam.lab.cli.arguments._is_installed", lambda file: True)
+    with pytest.raises(KeyError, match="ours"):
+        call(monkeypatch, capsys, "doctor")
+
+
+def test_who_reads_what_is_printed_may_go():
+    command = [sys.executable, "-m", "zosam", "list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.wait()
+
+
+def test_help_and_version_do_not_wait_for_torch(monkeypatch, capsys):
+    code = """
+import sys
+sys.argv = ["zosam", sys.argv[1]]
+import zosam.__main__ as command
+try:
+    command.main()
+finally:
+    print(sorted({"torch", "numpy", "rich", "tyro"} & set(sys.modules)), file=sys.stderr)
+"""
+    for word, said in (("--help", "train"), ("--version", "zosam 0.")):
+        done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True, check=True)
+        assert said in done.stdout
+        assert done.stderr.strip() == "[]"
+    code, out, _ = call(monkeypatch, capsys, "--help")
+    assert code == 0
+    for name in cli.COMMANDS:
+        line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))
+        assert len(line.split()) > 4
+
+
+def test_every_command_explains_itself(monkeypatch, capsys):
+    for name in cli.COMMANDS:
+        code, out, _ = call(monkeypatch, capsys, *name.split(), "--help")
+        assert not code
+        assert f"zosam {name}" in out
 
 
 def test_help_teaches(monkeypatch, capsys):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from zosam import files
-from zosam.lab import cli
+from zosam.lab import terminal
+from zosam.lab.cli.runs import show
 from zosam.lab.data import DATA_SETS
 from zosam.lab.models import MODELS, NETWORKS, build
 from zosam.lab.record import check_files, check_size, read_record
@@ -189,9 +190,9 @@ def test_checksums_cannot_point_out_of_the_folder(folder):
 
 
 def test_markup_and_control_characters_in_a_record_are_text(folder, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "console", cli.Console(width=200))
+    monkeypatch.setattr(terminal.console, "width", 200)
     change_record(folder, made_with={"[/bold][red]": "\x1b]0;title\x07 [link=http://x]y"})
-    cli.show(folder)
+    show(folder)
     out = capsys.readouterr().out
     assert "[/bold][red]" in out
     assert "[link=http://x]y" in out

@@ -305,6 +305,18 @@ def test_where_to_train_is_not_what_to_train(tmp_path):
         assert run(SMALL, tmp_path).last["epoch"] == 3
 
 
+def test_what_failed_before_there_was_anything_to_keep_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="zosam data get cifar10"):
+        run(dataclasses.replace(SMALL, data="cifar10"), tmp_path / "runs", data_dir=str(tmp_path))
+    assert not list((tmp_path / "runs").iterdir())
+    interrupted(SMALL, tmp_path / "runs", at=0)
+    assert not list((tmp_path / "runs").iterdir())
+    interrupted(SMALL, tmp_path / "runs", at=8)  # after the first checkpoint
+    kept = sorted(p.name for p in (tmp_path / "runs" / SMALL.folder).iterdir())
+    interrupted(SMALL, tmp_path / "runs", at=8)  # it was there before
+    assert sorted(p.name for p in (tmp_path / "runs" / SMALL.folder).iterdir()) == kept
+
+
 def test_two_processes_do_not_train_the_same_run(tmp_path):
     with locked(tmp_path / SMALL.folder), pytest.raises(Busy, match="another process"):
         run(SMALL, tmp_path)

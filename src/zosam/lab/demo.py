@@ -7,17 +7,16 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from zosam.kernels import accelerate
-from zosam.lab import data, models
+from zosam.lab import data, models, terminal
 from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.throughput import ratios, seconds
 from zosam.lab.record import Record
 from zosam.lab.run import Run, run
-from zosam.lab.terminal import Column, Output, show_table
+from zosam.lab.terminal import Column, Output, progress_bar, show_table
 from zosam.lab.train import classification
 
 FORMS = {
@@ -30,7 +29,7 @@ CONTESTANTS = {"SGD": "sgd", "SAM": "sam", "ZO-SAM": "zosam"}
 def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
     """Train a small residual network on the digits with RigL at 90 % under SGD, SAM and ZO-SAM, and compare."""
     torch.set_num_threads(1)  # a network this small gains nothing from more, and loses much on a busy machine
-    console = output.aside(Console())
+    console = output.aside(terminal.console)
     console.print("A small residual network on the digits: RigL at 90 % sparsity, 15 epochs.\n")
     runs = {label: Run(optimizer=name) for label, name in CONTESTANTS.items()}
     records = {label: watched(label, what, out, console) for label, what in runs.items()}
@@ -65,9 +64,8 @@ def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
 
 def watched(label: str, what: Run, out: Path, console: Console) -> Record:
     """The run, with a progress bar."""
-    bars = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
-    with Progress(*bars, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task(label, total=None)
+    with progress_bar(console, "steps") as progress:
+        task = progress.add_task(f"{label:>8}", total=None)
         record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), accelerate=True)
         progress.update(task, completed=record.last["step"], total=record.last["step"])
     return record

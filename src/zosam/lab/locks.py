@@ -28,9 +28,14 @@ class Held:
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder, self.file, self.number = folder, file, _number(file)
 
-    def check(self) -> None:
+    @property
+    def intact(self) -> bool:
         """Whether it is still the folder that was locked: what was moved away keeps its lock, not its name."""
-        if _number(self.file) != self.number:
+        return _number(self.file) == self.number
+
+    def check(self) -> None:
+        """Refuse to go on in another folder than the one that was locked."""
+        if not self.intact:
             raise NotWritten(
                 f"{self.folder} was moved or removed while it was in use; nothing more is written to it. What it held"
                 " is whole: the same command, with the folder where it is now, goes on"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ import torch
 
 from zosam import files
 from zosam.distributed.ranks import joined
-from zosam.lab import data, models
+from zosam.lab import checkpoints, data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of, spelled_out
 from zosam.lab.attempt import attempt
 from zosam.lab.learning_rate import SCHEDULE
@@ -223,6 +224,7 @@ def run(
     every batch: the training is that of one process, up to rounding. Rank 0 alone writes.
     """
     path, how = Path(root) / what.folder, Where.of(where)
+    fresh = not path.exists()
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
         return done
@@ -231,7 +233,12 @@ def run(
         team.lead(lambda: _claim(path, what))
         done = _finished(path, what)
         if done is None:
-            attempt(what, path, how, tick, notice, lock)
+            try:
+                attempt(what, path, how, tick, notice, lock)
+            except BaseException:
+                if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
         return done or finished(path, what)
 
 

@@ -12,10 +12,12 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 GAP = 2  # spaces between columns
 SHORTEST = 24  # letters that prose is broken to, at the least
+console = Console()
 MEASURE = Console(file=io.StringIO(), width=80)  # knows how text is broken; prints nothing
 Cells = Sequence[str | Text]
 
@@ -135,3 +137,10 @@ def _text(cell: str | Text) -> Text:
 
 def _field(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
+
+
+def progress_bar(console: Console, unit: str = "", *counts: ProgressColumn, hidden: bool = False) -> Progress:
+    """A bar with how many of how many `unit`, or `counts` instead, and the time that has gone."""
+    counted = counts or (MofNCompleteColumn(), TextColumn(unit))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counted, TimeElapsedColumn())
+    return Progress(*columns, console=console, disable=hidden)

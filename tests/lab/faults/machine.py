@@ -40,14 +40,14 @@ import torch, warnings
 warnings.simplefilter("always")
 torch.set_num_threads(1)
 {before}
-from zosam.lab import cli
-cli.console, cli.Console = cli.Console(width=1000, file=sys.stdout), lambda **_: cli.console
+from zosam.lab import cli, terminal
+terminal.console.width = 1000
 cli.main()
 """
 
 # children of a process that has imported everything once, and never used it: they start at once
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["zosam.lab.cli", "torch._dynamo", "sklearn.datasets"])
+server.set_forkserver_preload(["zosam.lab.cli.arguments", "zosam.lab.cli.runs", "torch._dynamo", "sklearn.datasets"])
 
 
 class Training:

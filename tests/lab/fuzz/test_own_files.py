@@ -13,9 +13,10 @@ import torch
 from hypothesis import strategies as st
 
 from zosam import files
-from zosam.lab import checkpoints, cli
+from zosam.lab import checkpoints, terminal
 from zosam.lab import serialize as tree
 from zosam.lab.checkpoints import Progress
+from zosam.lab.cli.runs import show
 from zosam.lab.paper.results_store import Book
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, finished, run
@@ -142,7 +143,7 @@ def test_trained_networks(folder):
 
 
 def test_records(folder, monkeypatch):
-    monkeypatch.setattr(cli, "console", cli.Console(file=io.StringIO()))
+    monkeypatch.setattr(terminal.console, "file", io.StringIO())
     path = folder / "record.json"
     whole = read_record(folder)  # without the checksum, which a stranger can make too
     files.write_json(path, whole)
@@ -150,7 +151,7 @@ def test_records(folder, monkeypatch):
     def check(content):
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            cli.show(folder)
+            show(folder)
         finished(folder).load()
 
     feed(changed(whole).map(lambda v: json.dumps(v).encode()) | damaged(path.read_bytes()), check, examples=40)

@@ -13,10 +13,11 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from zosam.lab.data.errors import DataError
 from zosam.lab.data.place import data_folder
+from zosam.lab.terminal import progress_bar
 from zosam.names import find
 
 CHUNK = 1 << 18
@@ -157,5 +158,4 @@ def _md5(path: Path) -> str:
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    return progress_bar(Console(stderr=True), "", DownloadColumn(), TransferSpeedColumn())

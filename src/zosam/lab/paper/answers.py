@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from zosam.lab.paper.commands import Elsewhere, print_records, save_lines, train_missing
@@ -17,10 +16,8 @@ from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import missing, with_seeds
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
-from zosam.lab.terminal import Column, Output, Printed, show_table
+from zosam.lab.terminal import Column, Output, Printed, console, show_table
 from zosam.lab.where import Where
-
-console = Console()
 
 
 def evidence(

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from zosam import files
@@ -26,12 +25,11 @@ from zosam.lab.paper.table import load
 from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
-from zosam.lab.terminal import Column, Output, Printed, show_table
+from zosam.lab.terminal import Column, Output, Printed, console, progress_bar, show_table
 from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "medium", "paper"]
 Elsewhere = Annotated[Where, tyro.conf.arg(name="")]
-console = Console()
 
 
 def table(
@@ -221,8 +219,7 @@ def train_missing(
         return
     cost = Costs(book, where).total(todo)
     say.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=say) as progress:
+    with progress_bar(say) as progress:
         whole = progress.add_task("runs", total=len(todo))
         if ray is not None:
             outcome = on_ray(
@@ -251,8 +248,7 @@ def _tell(outcome: Outcome, say: Console) -> None:
 
 def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None, say: Console) -> None:
     records = [r for run in runs if (r := book.get(run)) is not None]
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=say, disable=not records) as progress:
+    with progress_bar(say, hidden=not records) as progress:
         for record in records:
             task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
 

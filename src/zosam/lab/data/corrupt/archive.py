@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import Progress
 
 from zosam import files
 from zosam.lab.data.cifar import CIFAR10, read_split
@@ -23,6 +22,7 @@ from zosam.lab.data.corrupt.linear import Pictures
 from zosam.lab.data.corrupt.severities import CORRUPTIONS, corrupt
 from zosam.lab.data.errors import DataError
 from zosam.lab.data.place import data_folder
+from zosam.lab.terminal import progress_bar
 from zosam.names import find
 
 FOLDER = "CIFAR-10-C"
@@ -64,7 +64,7 @@ def write_files(
     files.write(folder / "labels.npy", partial(np.save, arr=np.tile(y.astype(np.uint8), 5)))
     shape = (5 * len(x), *x.shape[1:])
     names = [name for name in names if not _ready(folder / f"{name}.npy", shape)]
-    with _pool(processes) as pool, Progress(console=Console(stderr=True)) as progress:
+    with _pool(processes) as pool, progress_bar(Console(stderr=True), "pictures") as progress:
         task = progress.add_task("", total=5 * len(x) * len(names))
         for name in names:
             progress.update(task, description=name)

@@ -1,0 +1,87 @@
+"""From the words of a command line to the call of a function; what is wrong is told in a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+
+import zosam
+from zosam.lab.locks import Busy
+from zosam.lab.preempt import Preempted
+from zosam.lab.radius import Radius
+from zosam.lab.settings import Chosen
+from zosam.lab.terminal import console, plain
+
+OURS = Path(zosam.__file__).parent
+MENDABLE = (ValueError, OSError, FloatingPointError, ImportError, Busy, MemoryError, torch.OutOfMemoryError)
+registry = tyro.constructors.ConstructorRegistry()
+
+
+@registry.primitive_rule
+def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """How a command line writes what is chosen by name: `rigl:every=50`. The run itself reads it."""
+    if field.type not in (Chosen, Radius):
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME[:KEY=VALUE,...]",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: isinstance(value, Chosen),
+        str_from_instance=lambda value: [value.default],
+    )
+
+
+def call(command: Callable[..., None], words: Sequence[str], name: str) -> None:
+    """Call a command with the words that follow its name, and end as it ends: 0, 2, 75 or 130."""
+    try:
+        tyro.cli(command, prog=name, args=words, registry=registry)
+        sys.stdout.flush()
+    except KeyboardInterrupt as stop:
+        console.print(f"\n{stop}" if str(stop) else "\nStopped. The same command goes on.", highlight=False)
+        sys.exit(130)
+    except Preempted as stop:
+        console.print(f"\n{stop}")
+        sys.exit(stop.code)
+    except BrokenPipeError:  # whoever read what we print has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        told = complaint(error)
+        if told is None:
+            raise
+        Console(stderr=True).print(plain(f"zosam: {told}"), style="red", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def complaint(error: Exception) -> str | None:
+    """What to tell of an error that its reader can mend; None if it is a bug of ours, which needs its traceback."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text:
+        return f"there is not enough memory ({text.splitlines()[0]}): take a smaller batch or network"
+    if isinstance(error, MENDABLE):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    theirs = [f for f in traceback.extract_tb(error.__traceback__) if not _is_installed(Path(f.filename))]
+    if theirs:  # code of the user's own
+        at = theirs[-1]
+        return f"{at.filename}, line {at.lineno}: {type(error).__name__}: {text}"
+    if isinstance(error, RuntimeError) and OURS not in Path(last.filename).parents:  # torch, or a library below it
+        return f"{type(error).__name__}: {text}"
+    return None
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether it belongs to us, to Python or to a package, and not to the user."""
+    return OURS in file.parents or "site-packages" in file.parts or not file.is_file() or _in_python(file)
+
+
+def _in_python(file: Path) -> bool:
+    return Path(os.__file__).parent in file.parents

@@ -1,0 +1,74 @@
+"""`zosam train` and `zosam show`: make a run, and look at one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.text import Text
+
+from zosam.lab.record import read_record
+from zosam.lab.run import Run, run
+from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, progress_bar, show_table
+from zosam.lab.where import Where
+
+
+def train(
+    what: Annotated[Run, tyro.conf.arg(name="")],
+    out: Path = Path("runs"),
+    where: Annotated[Where, tyro.conf.arg(name="")] = Where(),
+) -> None:
+    """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
+
+    It ends with code 0 when done, 2 if something is wrong, 75 after SIGTERM (run it again), 130 after Ctrl-C.
+
+    Args:
+        what: What to train.
+        out: Folder that holds the folders of all runs.
+        where: Where and how to train.
+    """
+    with progress_bar(console, "steps") as progress:
+        task = progress.add_task(what.folder, total=None)
+        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), **vars(where))
+        progress.update(task, completed=record.last["step"], total=record.last["step"])
+    show(record.path)
+
+
+def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()) -> None:
+    """How a run was made and how it ended.
+
+    Args:
+        path: The run's folder.
+        output: In which form to print it; JSON holds every epoch, CSV has a line for each.
+    """
+    if not (path / "record.json").exists():
+        begun = (path / "run.json").exists()
+        raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
+    record = read_record(path)
+    if not output.is_plain:
+        output.write(record["epochs"] if output.csv else [record])
+        return
+    last = record["epochs"][-1]
+    best = max(record["epochs"], key=lambda e: e["test_accuracy"])
+    what, defaults = Run.read(record["run"]), Run().description
+    rows: list[Cells | Text] = []
+    for field, value in what.description.items():
+        shown = getattr(what, field, value) if isinstance(value, str) else value  # the shortest spelling
+        mark = "" if defaults.get(field) == value else "  (not the default)"
+        rows.append([plain(f"  {field}"), plain(f"{shown}{mark}")])
+    rows.append(Text())
+    rows.append(["  status", record["status"]])
+    rows.append(["  epochs, steps", f"{last['epoch']}, {last['step']:,}"])
+    rows.append(
+        ["  test accuracy", f"{last['test_accuracy']:.2%} at the end (best epoch: {best['test_accuracy']:.2%})"]
+    )
+    if "ema_test_accuracy" in last:
+        rows.append(["  of the averaged weights", f"{last['ema_test_accuracy']:.2%} at the end"])
+    rows.append(["  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}"])
+    rows.append(["  sparsity", f"{last['sparsity']:.2%}"])
+    rows.append(["  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward"])
+    rows.append(["  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s"])
+    rows.append(["  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items()))])
+    console.print(plain(f"{path}\n"), style="bold", highlight=False)
+    show_table(console, [Column("field"), Column("", prose=True)], rows, head=False)
