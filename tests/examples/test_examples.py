@@ -1,0 +1,70 @@
+"""The examples at their small size, each in a process and a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def run(folder, name, *words, launcher=()):
+    command = [sys.executable, *launcher, str(EXAMPLES / name), *words]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def ended(output):
+    """Which share of the weights is zero, and the accuracy, as an example says them."""
+    found = re.search(r"([\d.]+)% of the weights are zero, ([\d.]+)% accurate", output)
+    assert found, output
+    return float(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
+def test_they_are_short(path):
+    assert len(path.read_text().splitlines()) < 80
+    assert path.name in (EXAMPLES / "README.md").read_text()
+
+
+def test_cifar10_goes_on_where_it_stopped(tmp_path):
+    whole = run(tmp_path, "cifar10.py", "--small", "--checkpoint", "whole.pt")
+    sparsity, accuracy = ended(whole)
+    assert sparsity == pytest.approx(90, abs=0.01)
+    assert accuracy > 90
+    again = run(tmp_path, "cifar10.py", "--small", "--checkpoint", "whole.pt")  # nothing is left to do
+    assert "epoch" not in again
+    assert ended(again) == (sparsity, accuracy)
+
+
+def test_cifar10_under_zosam(tmp_path):
+    assert ended(run(tmp_path, "cifar10.py", "--small", "--optimizer", "zosam"))[1] > 90
+
+
+def test_dense_to_sparse(tmp_path):
+    output = run(tmp_path, "finetune_dense_to_sparse.py", "--small")
+    sparsity, accuracy = ended(output)
+    assert sparsity == pytest.approx(90, abs=0.01)
+    assert accuracy > 90
+    written, dense = re.search(r"([\d,]+) bytes of ([\d,]+)", output).groups()
+    assert int(written.replace(",", "")) < 0.25 * int(dense.replace(",", ""))
+
+
+def test_ddp(tmp_path):
+    sparsity, accuracy = ended(run(tmp_path, "ddp.py", "--small", launcher=TORCHRUN))
+    assert sparsity == pytest.approx(90, abs=0.01)
+    assert accuracy > 90
+
+
+def test_serve(tmp_path):
+    output = run(tmp_path, "serve.py", "--small")
+    assert re.search(r"batch 64: dense [\d.]+ ms, sparse [\d.]+ ms", output)
