@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-ecosystem test-native test-ray test-long wheel lint clean
+.PHONY: help setup demo test test-ecosystem test-native test-ray test-long wheel docs lint clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -51,6 +51,12 @@ wheel: setup     ## wheels for Linux (x86-64 and aarch64) that carry the compile
 		$(BIN)/auditwheel show dist/zosam-*-manylinux_2_17_$$machine.whl || exit 1; done; rm -rf build src/zosam/kernels/lib
 	@$(BIN)/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 
+docs: setup      ## the documentation, into site/: links checked, nothing asked of the network by its pages
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]' --no-build-isolation
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@test ! -e results/evidence.jsonl || $(BIN)/zosam report --results results/evidence.jsonl --out site/evidence.html
+	@echo "Open site/index.html"
+
 lint: setup      ## ruff, mypy --strict, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -58,4 +64,4 @@ lint: setup      ## ruff, mypy --strict, and who may import whom
 	@$(BIN)/lint-imports
 
 clean:           ## remove the environment and every cache
-	rm -rf $(VENV) .venv-ecosystem .pytest_cache .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .venv-ecosystem .pytest_cache .mypy_cache .ruff_cache .hypothesis build site src/*.egg-info

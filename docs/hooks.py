@@ -1,0 +1,46 @@
+"""What mkdocs must be told: what lies outside of docs/, and that no page asks another host for anything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+ASKS = re.compile(
+    r"""<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^"'>\s]*"""
+)
+CSS = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^"')\s]*""")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Pictures of results/ are part of the site."""
+    for picture in sorted((ROOT / "results").rglob("*.svg")):
+        place = str(picture.relative_to(ROOT))
+        files.append(File.generated(config, place, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links that are right in the repository lead to the same things in the site."""
+    markdown = markdown.replace("](../results/", "](results/").replace("](../CONTRIBUTING.md)", "](howto/add.md)")
+    markdown = re.sub(
+        r"^<!-- not run: (.*) -->$", r'<p class="not-run">Not run by the tests: \1.</p>\n', markdown, flags=re.M
+    )
+    if page.file.src_uri == "results.md" and (ROOT / "results" / "evidence.jsonl").exists():
+        markdown += '\n\n<a href="evidence.html">All of it as one page</a>, made by `zosam report`.\n'
+    return markdown
+
+
+def on_post_build(config: Any) -> None:
+    """Nothing that a browser loads comes from another host."""
+    site = Path(config.site_dir)
+    found = []
+    for file in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
+        asks = ASKS if file.suffix == ".html" else CSS
+        found += [f"{file.relative_to(site)}: {m[0][:120]}" for m in asks.finditer(file.read_text())]
+    if found:
+        raise PluginError("pages that ask other hosts:\n" + "\n".join(found))
