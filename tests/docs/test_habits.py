@@ -6,10 +6,10 @@ import re
 import tomllib
 
 import pytest
+import yaml
 
 from .pages import ROOT
 
-yaml = pytest.importorskip("yaml")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 CONSTRAINTS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 
