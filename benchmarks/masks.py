@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from zosam.lab.models import resnet50_cifar
@@ -33,20 +34,12 @@ def best_of(repeats: int, run: Callable[[], object], clock: Callable[[], float] 
     return round(min(times), 3)
 
 
-def update_time(method: str, repeats: int) -> dict[str, float]:
-    """A method on a network whose gradients and momentum are there, as in training."""
-    torch.manual_seed(0)
-    model = resnet50_cifar()
+def updating(method: str, model: nn.Module) -> tuple[Callable[[], None], int]:
+    """An update of the masks where gradients and momentum are there, as in training; and of how many weights."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     sparse = METHODS[method](model, optimizer, 0.9, every=1, steps=10**6, **SETTINGS.get(method, {}))  # type: ignore[call-arg]
-    gradients = [torch.randn_like(p) * 1e-3 for p in model.parameters()]
-    weights = sum(w.numel() for w in sparse.weights.values())
-
-    def renew() -> None:
-        for p, g in zip(model.parameters(), gradients, strict=True):
-            p.grad = g.clone()
-
-    renew()
+    for p in model.parameters():
+        p.grad = torch.randn_like(p) * 1e-3
     optimizer.step()
     for p in model.parameters():
         p.grad = torch.randn_like(p)
@@ -58,6 +51,13 @@ def update_time(method: str, repeats: int) -> dict[str, float]:
         sparse.commit(masks)
         sparse.steps += 1
 
+    return update, sum(w.numel() for w in sparse.weights.values())
+
+
+def update_time(method: str, repeats: int) -> dict[str, float]:
+    """How long an update takes, by the clock and of all cores together."""
+    torch.manual_seed(0)
+    update, weights = updating(method, resnet50_cifar())
     return {
         "update": best_of(repeats, update),
         "processor_seconds": best_of(repeats, update, time.process_time),

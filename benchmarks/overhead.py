@@ -1,6 +1,6 @@
 """What the bookkeeping of a step costs: masks, perturbation, restore and hooks, as a share of the training step.
 
-    python benchmarks/overhead.py [--out results/overhead.json]
+    python benchmarks/overhead.py [--out results/step_bookkeeping.json]
 
 ResNet-32 at batch 128, RigL at 90 %. A step of ours is timed against the bare passes that it is made of — the same
 number of forwards without a graph and of forward-backward passes, and the base optimizer's update — turn about in one

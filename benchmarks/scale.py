@@ -1,6 +1,6 @@
 """Bytes that ranks send in a step, counted on 1 to 4 of them, and what that means for 1024, by a model.
 
-    python benchmarks/scale.py [--out results/scale.json]
+    python benchmarks/scale.py [--out results/bytes_between_ranks.json]
 
 Counted: a hook on DistributedDataParallel's buckets gives the bytes of gradients, `Ranks.sent` all else that a rank
 hands to an all-reduce or all-gather. Modelled: the time of an all-reduce of n bytes on W ranks, latency a and bandwidth

@@ -1,6 +1,6 @@
 """What a step of each optimizer costs: throughput as a ratio to SGD, and peak memory.
 
-    python benchmarks/step.py [--model resnet32] [--rounds 7] [--out results/step.json]
+    python benchmarks/step.py [--model resnet32] [--rounds 7] [--out step_cost.json]
 
 Batch 128, channels_last, 90 % sparse (ERK), fp32. All contestants take turns in one process, each step right after one
 of SGD. A ratio is SGD's time / theirs: the median over rounds with its 95 % interval, and that of the least times.

@@ -28,12 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.kernels import accelerate, doctor, report
-from zosam.lab.models import deit_tiny, resnet32, resnet32_he, resnet50_cifar, wrn28_10
+from zosam.lab.models import deit_tiny, resnet20, resnet32, resnet32_he, resnet50_cifar, wrn28_10
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import METHODS
 
 Step = Callable[[], object]
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {  # network, batch, pixels
+    "resnet20": (resnet20, 32, 32),
     "resnet32": (resnet32, 128, 32),
     "resnet32_he": (resnet32_he, 128, 32),
     "resnet50_cifar": (resnet50_cifar, 32, 32),
@@ -198,7 +199,7 @@ def main() -> None:
         for n in arguments.threads:
             title = f"{network}, batch {batch}, {n} thread(s): speed against a dense SGD step"
             values = {f"{who} {level}": r for level, found in levels.items() for who, r in found["ratio"][n].items()}
-            charts[f"-{network}-{n}"] = (title, values)
+            charts[f"-{network}-{n}-thread" + "s" * (n > 1)] = (title, values)
         if arguments.out is not None:  # after every network, for those who do not wait for all
             write(arguments.out, record, charts)
 
