@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zosam.kernels import accelerate, library, measure, report, restore
+from zosam.kernels import accelerate, choices, library, measure, report, restore
 from zosam.lab.models import digits_net
 from zosam.optim import SAM, ZOSAM, Pair
 from zosam.sparse import RigL
@@ -254,6 +254,15 @@ def test_parts_of_a_model_that_cannot_be_traced(always: None, masks: Any) -> Non
     accelerate(model, sparse, x)
     assert report(model).startswith("net: ")
     close(model(x), expected)
+
+
+def test_the_report_says_where_torch_runs_all_of_it(always: None, masks: Any) -> None:
+    model, sparse, x = build(masks)
+    found = choices(accelerate(model, sparse, x))
+    without = {part: {t: d if "forward of" in t else None for t, d in r.items()} for part, r in found.items()}
+    told = report(accelerate(model, sparse, x, without))
+    assert "model: torch runs all of it in training" in told
+    assert "layers sparse" in told  # in evaluation
 
 
 def test_without_kernels_everything_runs_dense_and_says_so(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:

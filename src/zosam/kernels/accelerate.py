@@ -121,8 +121,9 @@ def report(model: nn.Module) -> str:
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
         if isinstance(forward, Dispatcher):
-            for version in forward.versions.values():
-                for line, gain in (version.describe() if version else {"as before": ""}).items():
+            for (case, *_), version in forward.versions.items():
+                when = "in training" if case is True else f"forward of {case}"
+                for line, gain in (version.describe() if version else {f"torch runs all of it {when}": ""}).items():
                     lines.setdefault(f"{name or 'model'}: {line}", []).append(gain)
     told = [f"{line} ({', '.join(filter(None, gains))})" if any(gains) else line for line, gains in lines.items()]
     return "\n".join(told) or "not accelerated"
