@@ -6,6 +6,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ from zosam.distributed.ranks import Ranks, current
 from zosam.kernels import accelerate, choices
 from zosam.lab import checkpoints, models
 from zosam.lab.assemble import build_method, build_optimizer, build_schedule, load_data
+from zosam.lab.callbacks import Callbacks
 from zosam.lab.checkpoints import Progress
 from zosam.lab.clipping import clip_gradients
 from zosam.lab.disk_space import check_room
 from zosam.lab.ema import Ema
 from zosam.lab.locks import Held
+from zosam.lab.logs import Figures, Kind, Log, logs
 from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.precision import Precision
 from zosam.lab.preempt import Notice
@@ -38,10 +41,15 @@ if TYPE_CHECKING:
     from zosam.lab.run import Run
 
 
-def attempt(
-    what: Run, path: Path, where: Where, tick: Callable[[int, int], None], notice: Notice, lock: Held | None
-) -> None:
+def attempt(what: Run, path: Path, where: Where, told: Callbacks, notice: Notice, lock: Held | None) -> None:
     """Train to the end, or until the notice comes; what is finished is in the record."""
+    with ExitStack() as opened:
+        _attempt(what, path, where, told, notice, lock, opened)
+
+
+def _attempt(
+    what: Run, path: Path, where: Where, told: Callbacks, notice: Notice, lock: Held | None, opened: ExitStack
+) -> None:
     torch.manual_seed(what.seed)
     team = current()
     source = load_data(what, where.data_dir, team, where.workers)
@@ -89,7 +97,8 @@ def attempt(
     # two checkpoints stay; room for the next one and for the trained network
     team.lead(lambda: check_room(path, now.size(), max(1, 4 - len(checkpoints.of(path)))))
     record = Record(what, path, now.epochs, source.classes)
-    tick(now.done, steps)
+    written: list[Log] = team.lead(lambda: opened.enter_context(logs(where.log, path, what, now.done))) or []
+    told.tick(now.done, steps)
     saved = time.monotonic()
 
     def one_more() -> None:
@@ -98,7 +107,22 @@ def attempt(
             ema.update(model, None if sparse is None else sparse.masks)
             if place(now.done) <= place(now.done - 1):  # the weights are about to go back
                 ema.restart()
-        tick(now.done, steps)
+        told.tick(now.done, steps)
+        if where.log_every and now.done % where.log_every == 0:
+            figures = _so_far(now, len(source.train))
+            log("steps", figures)
+            tell(told.on_steps, figures)
+
+    def log(kind: Kind, figures: Figures) -> None:
+        def work() -> None:
+            for each in written:
+                each.write(kind, figures)
+
+        team.lead(work)
+
+    def tell(listener: Callable[[dict[str, Any]], None] | None, figures: Figures) -> None:
+        if listener is not None:
+            team.lead(lambda: listener(dict(figures)))
 
     def writes(work: Callable[[], object]) -> None:
         """Rank 0 writes, if the folder is still the one that it has locked."""
@@ -113,7 +137,13 @@ def attempt(
     def save() -> None:
         nonlocal saved
         streams = team.gather(torch.get_rng_state(), "checkpoint")
-        writes(lambda: checkpoints.save(path, now.done, now.state() | ({"rng": streams} if team.world > 1 else {})))
+
+        def work() -> None:
+            for each in written:  # what they hold until now must be there whenever the checkpoint is
+                each.flush()
+            checkpoints.save(path, now.done, now.state() | ({"rng": streams} if team.world > 1 else {}))
+
+        writes(work)
         saved = time.monotonic()
 
     def pause() -> None:
@@ -144,20 +174,38 @@ def attempt(
         precision=now.precision,
         tick=one_more,
         pause=pause,
+        on_test=told.on_test,
     ):
         if source.validation is not None:
-            held = evaluate(model, source.validation, pause, team)
+            held = evaluate(model, source.validation, pause, team, told.on_test)
             epoch |= {"validation_accuracy": held["test_accuracy"], "validation_loss": held["test_loss"]}
         if ema is not None:
-            epoch |= {f"ema_{k}": v for k, v in evaluate(ema.network, source.test, pause, team).items()}
+            averaged = evaluate(ema.network, source.test, pause, team, told.on_test)
+            epoch |= {f"ema_{k}": v for k, v in averaged.items()}
         if now.variance is not None:
             epoch |= now.variance.take()
         keep_masks()
         now.epochs.append({**epoch, "sparsity": 0.0 if sparse is None else sparse.sparsity})
         now.sums.clear()
+        log("epochs", now.epochs[-1])
         save()
         writes(lambda: write(record, "training"))
+        tell(told.on_epoch, now.epochs[-1])
     writes(lambda: _write_results(record, model, sparse, ema))
+
+
+def _so_far(now: Progress, epoch_length: int) -> Figures:
+    """A line of steps.csv: the means of the epoch so far."""
+    sums = now.sums
+    return {
+        "step": now.done,
+        "epoch": round(now.done / epoch_length, 4),
+        "train_loss": float(sums.loss) / sums.seen,
+        "lr": now.optimizer.param_groups[0]["lr"],
+        "images_per_second": sums.seen / sums.seconds,
+        "seconds": sums.seconds,
+        "sparsity": 0.0 if now.sparse is None else now.sparse.sparsity,
+    }
 
 
 def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Path, team: Ranks) -> None:

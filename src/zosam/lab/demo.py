@@ -16,8 +16,9 @@ from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.throughput import ratios, seconds
 from zosam.lab.record import Record
 from zosam.lab.run import Run, run
-from zosam.lab.terminal import Column, Output, progress_bar, show_table
+from zosam.lab.terminal import Column, Output, show_table
 from zosam.lab.train import classification
+from zosam.lab.watching import Watching
 
 FORMS = {
     "accuracy": ".2%", "sparsity": ".2%", "forward": ",.0f", "backward": ",.0f", "images/s": ".2f", "vs dense": ".2f",
@@ -64,11 +65,8 @@ def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
 
 def watched(label: str, what: Run, out: Path, console: Console) -> Record:
     """The run, with a progress bar."""
-    with progress_bar(console, "steps") as progress:
-        task = progress.add_task(f"{label:>8}", total=None)
-        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), accelerate=True)
-        progress.update(task, completed=record.last["step"], total=record.last["step"])
-    return record
+    with Watching(console) as shown:
+        return run(what, out, accelerate=True, **vars(shown.callbacks(label)))
 
 
 def one_step(what: Run, fast: bool = True) -> Callable[[], object]:

@@ -18,6 +18,7 @@ import zosam
 from zosam import files
 from zosam.distributed.ranks import current
 from zosam.lab import models
+from zosam.lab.logs import write_epochs
 from zosam.lab.settings import Choice
 from zosam.machine import cpu_name
 from zosam.sparse.save import read_tensors, saved_masks
@@ -65,7 +66,8 @@ class Record:
 
 
 def write(record: Record, status: str) -> None:
-    """Write what is known of a run."""
+    """Write what is known of a run: record.json, and its epochs once more as CSV."""
+    write_epochs(record.path, record.epochs)
     content: dict[str, Any] = {"status": status, "run": record.run.description, "made_with": made_with()}
     content |= {"classes": record.classes, "epochs": record.epochs, "checksums": record.checksums}
     write_record(record.path, content)

@@ -18,11 +18,12 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
-from zosam import files
 from zosam.distributed.ranks import joined
 from zosam.lab import checkpoints, data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of, spelled_out
 from zosam.lab.attempt import attempt
+from zosam.lab.callbacks import Callbacks, Tick, nobody
+from zosam.lab.claim import check_same, claim
 from zosam.lab.learning_rate import SCHEDULE
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
@@ -211,14 +212,21 @@ def _fits(model: Choice) -> None:
 
 
 def run(
-    what: Run, root: str | Path = "runs", *, tick: Callable[[int, int], None] = lambda step, steps: None, **where: Any
+    what: Run,
+    root: str | Path = "runs",
+    *,
+    tick: Tick = nobody,
+    on_steps: Callable[[dict[str, Any]], None] | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+    on_test: Tick = nobody,
+    **where: Any,
 ) -> Record:
     """Train `what` in its folder under `root`: from its last checkpoint if there is one, not at all if it is done.
 
-    `where` are the fields of `zosam.lab.where.Where`: data_dir, workers, accelerate and so on. `tick` is told after
-    every step how many of how many are done. The caller's random streams are left alone. A checkpoint is written
-    after every epoch, every `checkpoint_minutes` within a long one, on SIGTERM, which then raises `Preempted`, and on
-    Ctrl-C, which then raises KeyboardInterrupt; a second Ctrl-C does not wait.
+    `where` are the fields of `zosam.lab.where.Where`: data_dir, workers, accelerate and so on. The functions are told
+    how it goes, by rank 0 alone but for `tick`: see `zosam.lab.callbacks.Callbacks`. The caller's random streams are
+    left alone. A checkpoint is written after every epoch, every `checkpoint_minutes` within a long one, on SIGTERM,
+    which then raises `Preempted`, and on Ctrl-C, which then raises KeyboardInterrupt; a second Ctrl-C does not wait.
 
     Under torchrun, or where `torch.distributed` is up, all ranks call it and train together, each on its part of
     every batch: the training is that of one process, up to rounding. Rank 0 alone writes.
@@ -230,11 +238,11 @@ def run(
         return done
     with joined() as team, ExitStack() as held, torch.random.fork_rng(), stoppable() as notice:
         lock = team.lead(lambda: held.enter_context(locked(path)))
-        team.lead(lambda: _claim(path, what))
+        team.lead(lambda: claim(path, what))
         done = _finished(path, what)
         if done is None:
             try:
-                attempt(what, path, how, tick, notice, lock)
+                attempt(what, path, how, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
             except BaseException:
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
                     shutil.rmtree(path, ignore_errors=True)
@@ -255,31 +263,8 @@ def finished(path: Path, what: Run | None = None) -> Record:
             what = Run.read(content["run"])
         except ValueError as error:
             raise ValueError(f"{path / 'record.json'}: {error}") from None
-    _check_same(path, content["run"], what)
+    check_same(path, content["run"], what)
     return Record(what, path, content["epochs"], content["classes"], content.get("checksums", {}))
-
-
-def _claim(path: Path, what: Run) -> None:
-    """Say whose folder this is; one that another configuration wrote is refused."""
-    note = path / "run.json"
-    if not note.exists():
-        files.write_json(note, {"run": what.description, "key": what.key})
-        return
-    try:
-        found = files.read_json(note).get("run")
-    except ValueError as error:
-        raise ValueError(f"{error}; remove that file to go on, or move {path} away to train anew") from None
-    _check_same(path, found, what)
-
-
-def _check_same(path: Path, found: Any, what: Run) -> None:
-    mine = what.description
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} does not say which run it holds; move it away to train anew")
-    differ = [k for k in sorted({*mine, *found}) if found.get(k) != mine.get(k)]
-    if differ:
-        detail = ", ".join(f"{k} {found.get(k)!r}, not {mine.get(k)!r}" for k in differ)
-        raise ValueError(f"{path} was written by another configuration ({detail}); move it away to train anew")
 
 
 def _finished(path: Path, what: Run) -> Record | None:
@@ -295,5 +280,5 @@ def _finished(path: Path, what: Run) -> Record | None:
     except ValueError as error:
         warnings.warn(f"{error}; it is made again from the last checkpoint", stacklevel=3)
         return None
-    _check_same(path, content["run"], what)
+    check_same(path, content["run"], what)
     return Record(what, path, content["epochs"], content["classes"], checksums)

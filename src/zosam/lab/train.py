@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.distributed.ranks import ALONE, Ranks
+from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data.batches import Batches
 from zosam.lab.precision import Overflow, Precision
 from zosam.optim import SharpnessAware
@@ -49,6 +50,7 @@ def fit(
     precision: Precision | None = None,
     tick: Callable[[], None] = lambda: None,
     pause: Callable[[], None] = lambda: None,
+    on_test: Tick = nobody,
 ) -> Iterator[dict[str, Any]]:
     """Train from step `start` to `steps`; the caller logs, stops or checkpoints between two records.
 
@@ -67,7 +69,7 @@ def fit(
             "epoch": -(-step // epoch_length),
             "step": step,
             "train_loss": so_far.loss / so_far.seen,
-            **evaluate(model, test, pause, optimizer.ranks),
+            **evaluate(model, test, pause, optimizer.ranks, on_test),
             "lr": optimizer.param_groups[0]["lr"],
             "seconds": so_far.seconds,
             "cpu_seconds": so_far.cpu_seconds,  # fewer than seconds on one thread: others had the core meanwhile
@@ -157,18 +159,23 @@ def classification(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, test: Batches, pause: Callable[[], None] = lambda: None, ranks: Ranks = ALONE
+    model: nn.Module,
+    test: Batches,
+    pause: Callable[[], None] = lambda: None,
+    ranks: Ranks = ALONE,
+    tick: Tick = nobody,
 ) -> dict[str, float]:
     """Accuracy and mean loss on a split, over the parts that all ranks have of it; the model's mode is put back."""
     was_training = model.training
     model.eval()
     right = loss = seen = 0.0
     try:
-        for x, y in test:
+        for done, (x, y) in enumerate(test, 1):
             logits = model(x)
             right += float((logits.argmax(1) == y).sum())
             loss += float(F.cross_entropy(logits, y, reduction="sum"))
             seen += len(y)
+            tick(done, len(test))
             if ranks.world == 1:  # ranks pause together, and may have different numbers of batches
                 pause()
     finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
+from zosam.lab.logs import LOGS
 from zosam.names import find
 
 
@@ -20,6 +21,17 @@ class Where:
     """Run sparse layers on the sparse CPU kernels where they measure faster."""
     checkpoint_minutes: float = 10.0
     """How often to write a checkpoint within an epoch; there is one after every epoch."""
+    log: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where else to write how it goes: tensorboard, wandb. CSV files are always written."""
+    log_every: int = 100
+    """After how many steps to say how it goes, also within an epoch; 0: after each epoch alone."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
+        for name in self.log:
+            find({known: known for known in LOGS}, name, "log")
+        if self.log_every < 0:
+            raise ValueError(f"log_every must be 0 or more, not {self.log_every}")
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Where:

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from zosam.lab.callbacks import Callbacks
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
@@ -33,7 +34,7 @@ class Steps:
         def tick(done, of):
             self.taken.setdefault(run.key, set()).add(done)
 
-        return tick
+        return Callbacks(tick)
 
     def trained(self):
         return {key for key, done in self.taken.items() if max(done) > min(done)}

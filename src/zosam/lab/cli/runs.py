@@ -10,7 +10,8 @@ from rich.text import Text
 
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
-from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, progress_bar, show_table
+from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
+from zosam.lab.watching import Watching
 from zosam.lab.where import Where
 
 
@@ -28,10 +29,8 @@ def train(
         out: Folder that holds the folders of all runs.
         where: Where and how to train.
     """
-    with progress_bar(console, "steps") as progress:
-        task = progress.add_task(what.folder, total=None)
-        record = run(what, out, tick=lambda done, of: progress.update(task, completed=done, total=of), **vars(where))
-        progress.update(task, completed=record.last["step"], total=record.last["step"])
+    with Watching(console) as shown:
+        record = run(what, out, **vars(shown.callbacks(what.folder)), **vars(where))
     show(record.path)
 
 

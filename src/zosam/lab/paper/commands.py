@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from zosam import files
+from zosam.lab.callbacks import Callbacks
 from zosam.lab.paper import recipes
 from zosam.lab.paper.cluster import on_ray
 from zosam.lab.paper.cost import Costs
@@ -26,6 +27,7 @@ from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.terminal import Column, Output, Printed, console, progress_bar, show_table
+from zosam.lab.watching import Watching
 from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "medium", "paper"]
@@ -219,23 +221,21 @@ def train_missing(
         return
     cost = Costs(book, where).total(todo)
     say.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
-    with progress_bar(say) as progress:
-        whole = progress.add_task("runs", total=len(todo))
+    with Watching(say, len(todo)) as shown:
         if ray is not None:
             outcome = on_ray(
                 todo, book, address=ray[0] if ray else None, where=where, cpus=cpus, gpus=gpus,
-                told=lambda done, of: progress.update(whole, completed=done, total=of),
+                told=lambda done, of: shown.has_finished(done),
             )  # fmt: skip
         else:
-            now = progress.add_task("", total=None)
 
-            def watch(run: Run) -> Any:
-                progress.update(whole, completed=len(todo) - len(missing(todo, book)))
-                return lambda done, of: progress.update(now, description=run.folder, completed=done, total=of)
+            def watch(run: Run) -> Callbacks:
+                shown.has_finished(len(todo) - len(missing(todo, book)))
+                return shown.callbacks(run.folder)
 
             limit = None if budget is None else seconds(budget)
             outcome = sweep(todo, book, where=where, budget=limit, watch=watch)
-            progress.update(whole, completed=len(outcome.trained))
+            shown.has_finished(len(outcome.trained))
     _tell(outcome, say)
 
 

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from zosam.lab.callbacks import Callbacks
 from zosam.lab.locks import Busy
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run, run
 from zosam.lab.where import Where
 
-Tick = Callable[[int, int], None]
-Watch = Callable[[Run], Tick]  # is told which run begins, and gives what is told of its steps
+Watch = Callable[[Run], Callbacks]  # is told which run begins, and gives what is told how it goes
 
 
 @dataclass
@@ -52,7 +52,7 @@ def sweep(
     *,
     where: Where = Where(),
     budget: float | None = None,
-    watch: Watch = lambda _: lambda step, steps: None,
+    watch: Watch = lambda _: Callbacks(),
     wait: float = 2.0,
 ) -> Outcome:
     """Train them one after the other, until all are finished or `budget` seconds are spent.
@@ -71,7 +71,7 @@ def sweep(
             outcome.left.append(now)
             continue
         try:
-            run(now, book.root, tick=watch(now), **vars(where))
+            run(now, book.root, **vars(watch(now)), **vars(where))
             outcome.trained.append(now)
             busy = 0
         except Busy:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data import cifar_c
 from zosam.lab.measure.convergence import to_target
 from zosam.lab.measure.robustness import Accuracies, corrupted, summary
@@ -17,7 +18,6 @@ from zosam.lab.record import Record
 from zosam.lab.run import Run
 
 CORRUPTED = "corrupted"  # the note in a run's folder
-Tick = Callable[[int, int], None]
 
 
 def values(cell: Cell, book: Book, tier: Tier, seeds: int) -> dict[int, float]:
@@ -61,9 +61,7 @@ def corrupted_accuracies(run: Run, book: Book) -> Accuracies | None:
     return {(name, at + 1): a for name, each in note["accuracy"].items() for at, a in enumerate(each)}
 
 
-def measure_corrupted(
-    record: Record, book: Book, tier: Tier, data_dir: str | None, tick: Tick = lambda done, of: None
-) -> None:
+def measure_corrupted(record: Record, book: Book, tier: Tier, data_dir: str | None, tick: Tick = nobody) -> None:
     """Test a trained network on CIFAR-10-C, and keep the result in the run's folder."""
     parts = cifar_c.corrupted(data_dir=data_dir)
     found = corrupted(record.load(), parts, limit=tier.pictures, tick=tick)
