@@ -11,6 +11,7 @@ import pytest
 from zosam.lab import cli, terminal
 from zosam.lab.data import DATA
 from zosam.lab.models import MODELS
+from zosam.lab.record import read_record
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 
@@ -71,6 +72,18 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--csv")
     assert len(out.splitlines()) == 2
     assert "test_accuracy" in out
+    code, out, _ = call(monkeypatch, capsys, "eval", folder, "--json", "--batch-size", 100)
+    assert not code
+    last = read_record(folder)["epochs"][-1]
+    assert json.loads(out)[0]["accuracy"] == last["test_accuracy"]
+    assert json.loads(out)[0]["loss"] == pytest.approx(last["test_loss"], rel=1e-5)
+    code, out, _ = call(monkeypatch, capsys, "eval", folder, "--split", "train")
+    assert not code
+    assert out.startswith("digits, train: accuracy ")
+    for words, message in ((["--averaged"], "trained without ema"), (["--split", "validation"], "no validation split")):
+        code, _, err = call(monkeypatch, capsys, "eval", folder, *words)
+        assert code == 2
+        assert message in " ".join(err.split())
     sizes = {}
     for form in ("dense", "compressed"):
         code, out, _ = call(monkeypatch, capsys, "export", folder, "--form", form, "--out", tmp_path / form)
@@ -141,6 +154,12 @@ def late(batch_size, seed):
         (["train", "--model", "own_net_for_cli:missing"], "has no 'missing'"),
         (["train", "--model", "transformers:/nowhere"], "transformers"),
         (["train", "--lr", "1e30", "--epochs", "1", "--optimizer", "sgd"], "the loss is nan"),
+        (["runs", "{tmp}/nowhere"], "there is no folder"),
+        (["runs", "{tmp}", "--only", "("], "regular expression"),
+        (["runs", "{tmp}", "--where", "optimzer=sam"], "did you mean 'optimizer'"),
+        (["runs", "{tmp}", "--where", "sam"], "takes field=value"),
+        (["compare", "{tmp}"], "holds no finished run"),
+        (["eval", "{tmp}"], "is not the folder of a run"),
         (["nothing"], "there is no command 'nothing'"),
         (["data"], "there is no command 'data'"),
     ],

@@ -43,8 +43,10 @@ class Held:
 
 
 @contextmanager
-def locked(folder: Path, wait: float = 0.0) -> Iterator[Held]:
+def locked(folder: Path, wait: float = 0.2) -> Iterator[Held]:
     """Hold the folder for this process alone, at most `wait` seconds later; what killed ones have left is removed.
+
+    Who only looks whether it is held, holds it for a moment: that long is always waited.
 
     The lock is the system's and goes when the process does, however it ends. On a file system without locks a file
     that names the process stands for it, and one whose process has died on this machine is passed over.
@@ -63,6 +65,20 @@ def locked(folder: Path, wait: float = 0.0) -> Iterator[Held]:
         yield Held(folder, Path(lock.lock_file))
     finally:
         lock.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process is at work in the folder, as far as this one can see."""
+    lock, marker = folder / LOCK, folder / MARKER
+    if not lock.exists():
+        return marker.exists()
+    try:
+        with FileLock(lock, fallback_to_soft=False).acquire(timeout=0):
+            return marker.exists()
+    except Timeout:
+        return True
+    except OSError:  # no right to write there, or no locks
+        return marker.exists()
 
 
 @contextmanager

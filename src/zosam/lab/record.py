@@ -45,10 +45,14 @@ class Record:
     def last(self) -> dict[str, Any]:
         return self.epochs[-1]
 
-    def load(self, model: nn.Module | None = None) -> nn.Module:
-        """The trained network; one whose code is not ours is not imported because a record says so: pass it."""
-        check_files(self.path, {k: v for k, v in self.checksums.items() if k == "model.safetensors"})
-        tensors = read_tensors(self.path / "model.safetensors")[0]
+    def load(self, model: nn.Module | None = None, averaged: bool = False) -> nn.Module:
+        """The trained network, or with its averaged weights; one whose code is not ours is not imported because a
+        record says so: pass it."""
+        name = "ema.safetensors" if averaged else "model.safetensors"
+        if averaged and self.run.ema is None:
+            raise ValueError(f"{self.path} has no averaged weights: it was trained without ema")
+        check_files(self.path, {k: v for k, v in self.checksums.items() if k == name})
+        tensors = read_tensors(self.path / name)[0]
         if model is None:
             check_size(self.run.model, self.classes, tensors)
             with torch.random.fork_rng():
@@ -56,7 +60,7 @@ class Record:
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:
-            raise ValueError(f"{self.path / 'model.safetensors'} holds another network: {error}") from None
+            raise ValueError(f"{self.path / name} holds another network: {error}") from None
         return model
 
     def masks(self) -> dict[str, Tensor]:

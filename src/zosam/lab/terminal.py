@@ -139,8 +139,11 @@ def _field(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
 
 
-def progress_bar(console: Console, unit: str = "", *counts: ProgressColumn, hidden: bool = False) -> Progress:
-    """A bar with how many of how many `unit`, or `counts` instead, and the time that has gone."""
+def progress_bar(
+    console: Console, unit: str = "", *counts: ProgressColumn, hidden: bool = False, transient: bool = False
+) -> Progress:
+    """A bar with how many of how many `unit`, or `counts` instead, and the time that has gone; gone itself at the end
+    if it is `transient`. In a pipe there is none."""
     counted = counts or (MofNCompleteColumn(), TextColumn(unit))
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counted, TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=hidden)
+    return Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=transient)

@@ -1,4 +1,4 @@
-"""`zosam export`, `zosam serve-bench` and `zosam doctor`: what becomes of a trained network, and on what it runs."""
+"""`zosam eval`, `export`, `serve-bench` and `doctor`: what becomes of a trained network, and on what it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,56 @@ from typing import Annotated, Literal
 
 import tyro
 
-from zosam.lab.terminal import console
+from zosam.lab.terminal import Output, Printed, console, progress_bar
+
+
+def eval_(
+    path: Annotated[Path, tyro.conf.Positional],
+    data: str | None = None,
+    split: Literal["test", "train", "validation"] = "test",
+    averaged: bool = False,
+    batch_size: int | None = None,
+    data_dir: str | None = None,
+    workers: int = 2,
+    model: str | None = None,
+    output: Printed = Output(),
+) -> None:
+    """Accuracy and loss of a finished run's network, on its own data set or on another of as many classes.
+
+    Args:
+        path: The run's folder.
+        data: Data set with settings, such as cifar10c:corruption=fog; by default the run's own.
+        split: Which part of it. The training set comes as it was trained on, augmented.
+        averaged: Take the averaged weights of a run with --ema.
+        batch_size: Pictures at a time; by default the run's.
+        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        workers: Processes that read pictures.
+        model: The network, module:function, if it is your own: a record alone does not make its code run.
+        output: In which form to print it.
+    """
+    from zosam.lab import models
+    from zosam.lab.data import load
+    from zosam.lab.run import finished
+    from zosam.lab.train import evaluate
+
+    record = finished(path)
+    what = data or record.run.data
+    source = load(what, batch_size or record.run.batch_size, record.run.seed, data_dir=data_dir, workers=workers)
+    batches = getattr(source, split)
+    if batches is None:
+        raise ValueError(f"{what} has no {split} split")
+    if source.classes != record.classes:
+        raise ValueError(f"{what} has {source.classes} classes, and the network of {path} tells {record.classes} apart")
+    network = record.load(None if model is None else models.build(model, record.classes), averaged)
+    with progress_bar(output.aside(console), "batches", transient=True) as progress:
+        task = progress.add_task(f"{what}", total=None)
+        found = evaluate(network, batches, tick=lambda done, of: progress.update(task, completed=done, total=of))
+    accuracy, loss = found["test_accuracy"], found["test_loss"]
+    told = {"folder": str(path), "data": str(what), "split": split, "averaged": averaged}
+    if output.is_plain:
+        console.print(f"{what}, {split}: accuracy {accuracy:.2%}, loss {loss:.4f}", highlight=False, markup=False)
+    else:
+        output.write([told | {"accuracy": accuracy, "loss": loss}])
 
 
 def export(

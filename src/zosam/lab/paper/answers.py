@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -139,26 +140,35 @@ def _show(asked: Question, book: Book, output: Output) -> list[dict[str, Any]]:
     known = list(rows(asked, book))
     if output.is_plain:
         console.print(f"\n{asked.title}", style="bold", highlight=False)
-        columns = [
-            Column(""), Column("accuracy, %", right=True), Column("difference", right=True),
-            Column("seeds", 1, right=True), Column("train loss", 2, right=True), Column("CPU time", 3, right=True),
-            Column("idle", 4),
-        ]  # fmt: skip
-        table: list[Any] = []
-        for group in dict.fromkeys(row.group for row in known):
-            table.append(Text(group, style="bold"))
-            table += [_cells(row) for row in known if row.group == group]
-        show_table(console, columns, table)
+        show_rows(known)
         lacking = missing(with_seeds(asked.runs(), asked.seeds), book)
         if lacking or asked.waits_for:
             after = f" Arms tuned by {', '.join(asked.waits_for)} wait for that grid." if asked.waits_for else ""
             console.print(f"{len(lacking)} trainings are missing.{after}", style="dim", highlight=False)
-    return [
-        {"question": asked.name, "group": row.group, "arm": row.label, "accuracy": asdict(row.accuracy),
-         "difference": None if row.gap is None else asdict(row.gap), "train_loss": row.train_loss,
-         "cpu_seconds": row.cpu_seconds, "idle": row.idle}
-        for row in known
+    return [{"question": asked.name, "group": row.group, **as_record(row)} for row in known]
+
+
+def show_rows(known: Sequence[Row]) -> None:
+    """Print what arms came to, group by group."""
+    columns = [
+        Column(""), Column("accuracy, %", right=True), Column("difference", right=True),
+        Column("seeds", 1, right=True), Column("train loss", 2, right=True), Column("CPU time", 3, right=True),
+        Column("idle", 4),
     ]  # fmt: skip
+    table: list[Any] = []
+    for group in dict.fromkeys(row.group for row in known):
+        table += [Text(group, style="bold")] if group else []
+        table += [_cells(row) for row in known if row.group == group]
+    show_table(console, columns, table)
+
+
+def as_record(row: Row) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "arm": row.label, "accuracy": asdict(row.accuracy),
+        "difference": None if row.gap is None else asdict(row.gap), "train_loss": row.train_loss,
+        "cpu_seconds": row.cpu_seconds, "idle": row.idle,
+    }  # fmt: skip
 
 
 def _cells(row: Row) -> list[str]:

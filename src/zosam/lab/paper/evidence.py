@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -146,19 +146,27 @@ def question(name: str, book: Book, guess: bool = False) -> Question:
 def rows(asked: Question, book: Book) -> Iterator[Row]:
     """What is known of each entry; those without a finished training are left out."""
     for entry in asked.entries:
-        own = _records(entry.run, asked.seeds, book)
-        if own:
-            other = _records(entry.versus, asked.seeds, book)
-            accuracy = {seed: _accuracy(r) for seed, r in own.items()}
-            yield Row(
-                entry.group,
-                entry.label,
-                estimate(accuracy.values()),
-                difference(accuracy, {seed: _accuracy(r) for seed, r in other.items()}),
-                fmean(float(r.last["train_loss"]) for r in own.values()),
-                fmean(sum(float(e.get("cpu_seconds", e["seconds"])) for e in r.epochs) for r in own.values()),
-                all(is_idle(r.epochs) for r in own.values()),
-            )
+        found = row(entry, range(asked.seeds), book)
+        if found is not None:
+            yield found
+
+
+def row(entry: Entry, seeds: Iterable[int], book: Book) -> Row | None:
+    """What is known of an entry over these seeds; None if no training of it is finished."""
+    own = _records(entry.run, seeds := list(seeds), book)
+    if not own:
+        return None
+    other = _records(entry.versus, seeds, book)
+    accuracy = {seed: _accuracy(r) for seed, r in own.items()}
+    return Row(
+        entry.group,
+        entry.label,
+        estimate(accuracy.values()),
+        difference(accuracy, {seed: _accuracy(r) for seed, r in other.items()}),
+        fmean(float(r.last["train_loss"]) for r in own.values()),
+        fmean(sum(float(e.get("cpu_seconds", e["seconds"])) for e in r.epochs) for r in own.values()),
+        all(is_idle(r.epochs) for r in own.values()),
+    )
 
 
 def _start(place: str, optimizer: str) -> Run:
@@ -178,8 +186,8 @@ def _arm(name: str) -> dict[str, Any]:
     return base | own | {"run": base["run"] | own.get("run", {})}
 
 
-def _records(run: Run | None, seeds: int, book: Book) -> dict[int, Record]:
-    found = {} if run is None else {seed: book.get(replace(run, seed=seed)) for seed in range(seeds)}
+def _records(run: Run | None, seeds: Iterable[int], book: Book) -> dict[int, Record]:
+    found = {} if run is None else {seed: book.get(replace(run, seed=seed)) for seed in seeds}
     return {seed: record for seed, record in found.items() if record is not None}
 
 
