@@ -27,12 +27,19 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links that are right in the repository lead to the same things in the site."""
     markdown = markdown.replace("](../results/", "](results/").replace("](../CONTRIBUTING.md)", "](howto/add.md)")
+    markdown = re.sub(r"!\[[^\]]*\]\((?:\.\./)?(assets/[\w-]+\.svg)\)", lambda found: _inline(found[1]), markdown)
     markdown = re.sub(
         r"^<!-- not run: (.*) -->$", r'<p class="not-run">Not run by the tests: \1.</p>\n', markdown, flags=re.M
     )
     if page.file.src_uri == "results.md" and (ROOT / "results" / "evidence.jsonl").exists():
         markdown += '\n\n<a href="evidence.html">All of it as one page</a>, made by `zosam report`.\n'
     return markdown
+
+
+def _inline(drawing: str) -> str:
+    """A drawing as part of the page, so that its ink is that of the text."""
+    text = re.sub(r"<style>.*?</style>\n", "", (ROOT / "docs" / drawing).read_text())
+    return f'<div class="drawn">{text.strip()}</div>'
 
 
 def on_post_build(config: Any) -> None:

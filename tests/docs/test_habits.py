@@ -42,7 +42,8 @@ def test_hooks_have_the_versions_of_make_lint():
 
 def test_every_page_is_in_the_site():
     listed = re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text())
-    assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
+    pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages + [f"examples/{p.stem}.md" for p in (ROOT / "examples").glob("*.ipynb")])
 
 
 def test_the_newest_version_of_the_changelog_is_ours():

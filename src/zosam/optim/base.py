@@ -129,10 +129,11 @@ class SharpnessAware(Saved):
     ) -> Keep | None:
         """Climb, and stay there until `step()` or `restore()`; random streams and BatchNorm do not notice.
 
-        stay    whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
-                Without, they are at home, and each of several micro-batches goes there: `with optimizer.perturbed()`.
-        scaler  the GradScaler of a loop in half precision, for the loss of the climb.
-        share   by which the closure multiplies its loss, such as 1/4 if it divides by four micro-batches.
+        - `stay`: whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
+          Without, they are at home, and each of several micro-batches goes there: `with optimizer.perturbed()`.
+        - `scaler`: the GradScaler of a loop in half precision, for the loss of the climb.
+        - `share`: by which the closure multiplies its loss, such as 1/4 if it divides by four micro-batches.
+
         Returns which samples the method wants in that pass; None: all of them.
         """
         grads = [p.grad for p in self._parameters()]

@@ -119,10 +119,10 @@ class Coordinates:
 class Central:
     """The slope along each probe by central differences, and the sum of probes weighted by their slopes.
 
-    radius          how long the way to a probed point is; by default `rho`, so that the two points of a single probe
-                    are the two candidates themselves, group by group.
-    delta           instead of a length, a factor on u itself as it was drawn: the δ of papers, θ ± δu.
-    batch_fraction  probe on every n-th sample: with one direction only the sign of the difference matters.
+    - `radius`: how long the way to a probed point is; by default `rho`, so that the two points of a single probe are
+      the two candidates themselves, group by group.
+    - `delta`: instead of a length, a factor on u itself as it was drawn: the δ of papers, θ ± δu.
+    - `batch_fraction`: probe on every n-th sample: with one direction only the sign of the difference matters.
     """
 
     radius: float | None = None

@@ -38,11 +38,11 @@ class ZOSAM(SharpnessAware):
     Algorithm 1 in that lengths are those of the active weights, and that the probes are as far away as the two
     candidates; `ZOSAM.paper` does not.
 
-    probe   what to probe along: Gaussian(m), Rademacher(m), Momentum(), LastGradient(), Subspace(k), Coordinates(), or
-            a function of the optimizer that gives vectors over its active weights.
-    decide  how the losses there choose: Central(radius | delta, batch_fraction), Worst(batch_fraction) or Pair().
-    every   keep the direction found for that many steps.
-    scale   None, "filter" or "element": see `Scale`.
+    - `probe`: what to probe along: Gaussian(m), Rademacher(m), Momentum(), LastGradient(), Subspace(k), Coordinates(),
+      or a function of the optimizer that gives vectors over its active weights.
+    - `decide`: how the losses there choose: Central(radius | delta, batch_fraction), Worst(batch_fraction) or Pair().
+    - `every`: keep the direction found for that many steps.
+    - `scale`: None, "filter" or "element": see `Scale`.
     """
 
     matters: ClassVar[float] = 1e-3  # a random direction must be far longer than a gradient to change anything
