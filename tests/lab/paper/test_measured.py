@@ -31,6 +31,9 @@ SETTINGS = {
 def book(tmp_path_factory):
     book = Book.open(tmp_path_factory.mktemp("runs"))
     sweep(with_seeds(RUNS.values(), 2), book)
+    for run, rates in zip(RUNS.values(), ([100, 120], [50, 90]), strict=True):
+        about = {"versus": RUNS["SGD"].key, "accelerate": False}
+        book.keep(run, "speed", about | {"images_per_second": rates, "reference": [100, 120]})
     return book
 
 
@@ -86,6 +89,12 @@ def test_corruptions_come_from_notes(book):
     (heat,) = drawn("corruptions", book)
     check_figure(heat)
     assert heat["panels"][0]["values"] == [pytest.approx([50, 40, 30, 20, 10])]
+
+
+def test_throughput_is_what_was_measured_in_turns(book):
+    (bars,) = drawn("throughput", book)
+    assert bars["groups"] == ["SGD", "ZO-SAM"]
+    assert bars["series"][0]["values"] == pytest.approx([1.0, (0.5 + 0.75) / 2])
 
 
 def test_a_figure_without_runs_is_empty(tmp_path):

@@ -20,7 +20,8 @@ from zosam.lab.paper.dry_run import plans, show_plans
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
 from zosam.lab.paper.results_store import Book, add_lines, line
-from zosam.lab.paper.show import chosen, filled, records, show
+from zosam.lab.paper.show import SPEEDS, chosen, filled, records, show
+from zosam.lab.paper.speed import SPEED, measure_missing
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
 from zosam.lab.paper.table import load
 from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
@@ -88,6 +89,8 @@ def table(
         train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
         _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir, say)
+        timed = {c.run: content.pacemaker(c) for c in cells if c.measure == SPEEDS and c.run is not None}
+        measure_missing({run: beside for run, beside in timed.items() if beside is not None}, book, where, say)
     found = filled(content, book, seeds, only, printed_only)
     if output.is_plain:
         show(found, console)
@@ -137,6 +140,9 @@ def figure(
         train_missing(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
             _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir, say)
+        if content.measure == "throughput":
+            beside = content.runs[content.settings["reference"]]
+            measure_missing(dict.fromkeys(content.runs.values(), beside), book, where, say)
     drawings = measured(content, book, seeds, where.data_dir)
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
@@ -263,7 +269,7 @@ def save_lines(
 ) -> None:
     """Add the runs to a file of lines; a run that is there already gets its new line. `more` stands in a run's line."""
     records = [r for run in runs if (r := book.get(run)) is not None and (r.path / "record.json").exists()]
-    lines = {r.run.key: line(r, notes=[CORRUPTED], more=(more or {}).get(r.run)) for r in records}
+    lines = {r.run.key: line(r, notes=[CORRUPTED, SPEED], more=(more or {}).get(r.run)) for r in records}
     say.print(f"{path}: {add_lines(path, lines)} runs", highlight=False)
 
 

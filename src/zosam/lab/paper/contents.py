@@ -18,7 +18,7 @@ from zosam.lab.report.arms import Arm, Line, arms_of, is_trial, settings_of
 from zosam.lab.report.finding import best_use, facts, finding, what_was_run
 from zosam.lab.report.page import Report
 
-FROM_LINES = {"convergence", "variance", "corruptions", "budget", "throughput"}
+FROM_LINES = {"convergence", "variance", "corruptions", "budget"}
 """Figures of the paper that the report draws from the runs anew, if it has all of them."""
 
 SECTIONS = {

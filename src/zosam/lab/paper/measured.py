@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from zosam.lab.assemble import load_data
 from zosam.lab.data import Data, Tensors
 from zosam.lab.measure import budget, convergence, features, landscape, masks_film, robustness
-from zosam.lab.paper import recipes
+from zosam.lab.paper import recipes, speed
 from zosam.lab.paper.figure import Figure
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.value import corrupted_accuracies
@@ -102,16 +102,13 @@ def _masks(figure: Figure, found: Records, book: Book, data_dir: str | None) -> 
 
 
 def _throughput(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:
-    def speed(records: Sequence[Record]) -> float:
-        return fmean(median(e["images_per_second"] for e in r.epochs) for r in records)
-
-    reference = figure.settings["reference"]
-    unit = speed(found[reference]) if reference in found else 1.0
-    label = f"images per second, {reference} = 1" if reference in found else "images per second"
-    values = [speed(records) / unit for records in found.values()]
-    note = f"As the trainings went, so with whatever else the machine did meanwhile. {_seeds(found)}"
-    about = {"name": "throughput", "kind": "bars", "title": "Throughput", "note": note, "y": label}
-    return [{**about, "groups": list(found), "series": [{"name": "images per second", "values": values}]}]
+    beside = figure.runs[figure.settings["reference"]]
+    ratios = {name: speed.ratio(figure.runs[name], beside, book) for name in found}
+    known = {name: value for name, value in ratios.items() if value is not None}
+    label = f"images per second, {figure.settings['reference']} = 1"
+    about = {"name": "throughput", "kind": "bars", "title": "Throughput", "note": speed.ABOUT, "y": label}
+    bars = {"name": "images per second", "values": list(known.values())}
+    return [{**about, "groups": list(known), "series": [bars]}] if known else []
 
 
 def _budget(figure: Figure, found: Records, book: Book, data_dir: str | None) -> list[Drawing]:

@@ -14,7 +14,7 @@ from zosam.lab.record import Record, read_record, what_is_wrong
 from zosam.lab.run import Run, finished
 
 OWN_FILES = {"record", "run", "kernels"}  # of a run's folder; every other JSON file was measured of the network
-MEASURED = {"corrupted": dict, "trial": dict, "idle": bool}  # what a line may say beside its record
+MEASURED = {"corrupted": dict, "speed": dict, "trial": dict, "idle": bool}  # what a line may say beside its record
 
 
 @dataclass
@@ -59,6 +59,10 @@ class Book:
                 pass
         entry = self.lines.get(run.key)
         return None if entry is None else Record(run, path, entry["epochs"], entry["classes"])
+
+    def holds(self, run: Run) -> bool:
+        """Whether the folder of a finished run is there, not a line about it alone."""
+        return (self.root / run.folder / "record.json").exists() and self.get(run) is not None
 
     def note(self, run: Run, name: str) -> Any:
         """What was measured of the trained network, such as `corrupted`: its accuracy on CIFAR-10-C. None: nothing."""

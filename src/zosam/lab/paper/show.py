@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from zosam.lab.measure.estimate import difference, estimate, share
-from zosam.lab.paper import recipes
+from zosam.lab.measure.estimate import BySeed, difference, estimate, share
+from zosam.lab.paper import recipes, speed
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell, Table
@@ -22,6 +22,7 @@ from zosam.lab.report.finding import duration
 from zosam.lab.report.overview import interval
 from zosam.lab.terminal import Cells, Column, show_table
 
+SPEEDS = "images_per_second"
 STYLES = {"reproduced": "green", "same direction": "green", "other direction": "red", "above": "yellow", "below": "red"}
 
 
@@ -48,14 +49,16 @@ def filled(table: Table, book: Book, seeds: int, only: str | None = None, printe
     """The table for the report: what was printed, ours, the difference, the verdict and the cost of each cell."""
     tier, shown = recipes.tier(table.tier), chosen(table, only, printed_only)
     places = {(c.row, c.column): c for c in shown}
-    ours = {place: values(c, book, tier, seeds) for place, c in places.items()}
+    both = {place: _numbers(c, table, book, tier, seeds) for place, c in places.items()}
     rows = []
     for row in dict.fromkeys(c.row for c in shown):
-        cells = [_cell(places.get((row, column)), table, ours, tier, book) for column in table.columns]
+        cells = [_cell(places.get((row, column)), both, tier, book) for column in table.columns]
         rows.append({"name": row, "control": table.cell(row, table.columns[0]).control, "cells": cells})
     goal = ""
     if any(c.measure == "epochs_to_90" for c in shown):
         goal = f" The goal is {tier.goal:.0%} here; a training that misses it counts as one epoch longer than it was."
+    if any(c.measure == SPEEDS for c in shown):
+        goal += f" {speed.ABOUT}"
     return {
         "name": table.name,
         "title": table.title,
@@ -115,30 +118,35 @@ def _shown(columns: list[str], row: dict[str, Any]) -> list[tuple[str, dict[str,
     return [(n, c) for n, c in zip(columns, row["cells"], strict=True) if c and (c["paper"] or c["ours"])]
 
 
+def _numbers(cell: Cell, table: Table, book: Book, tier: recipes.Tier, seeds: int) -> tuple[BySeed, BySeed]:
+    """A cell's numbers and those of the one it is compared with, by seed; speeds by the round of their measurement."""
+    other = table.versus(cell)
+    if cell.measure != SPEEDS:
+        return values(cell, book, tier, seeds), {} if other is None else values(other, book, tier, seeds)
+    if cell.run is None:
+        return {}, {}
+    mine, theirs = speed.speeds(cell.run, table.pacemaker(cell), book)
+    return mine, {} if other is None else theirs
+
+
 def _cell(
-    cell: Cell | None,
-    table: Table,
-    ours: dict[tuple[str, str], dict[int, float]],
-    tier: recipes.Tier,
-    book: Book,
+    cell: Cell | None, both: dict[tuple[str, str], tuple[BySeed, BySeed]], tier: recipes.Tier, book: Book
 ) -> dict[str, Any] | None:
     if cell is None:
         return None
-    other = table.versus(cell)
-    mine = ours[cell.row, cell.column]
-    theirs = {} if other is None else ours[other.row, other.column]
-    speed = cell.measure == "images_per_second"
-    gap = (share if speed else difference)(mine, theirs) if mine and theirs else None
+    mine, theirs = both[cell.row, cell.column]
+    is_speed = cell.measure == SPEEDS
+    gap = (share if is_speed else difference)(mine, theirs) if mine and theirs else None
     note = cell.misprint if cell.run is not None else f"{cell.misprint} The {tier.name} tier has no such run.".strip()
     return {
         "paper": cell.printed,
         "ours": estimate(mine.values()).text() if mine else "",
-        "difference": "" if gap is None else f"{gap.text()} %" if speed else gap.text(sign=True),
+        "difference": "" if gap is None else f"{gap.text()} %" if is_speed else gap.text(sign=True),
         "verdict": verdict(cell, mine, theirs, tier.says),
-        "cost": _cost(cell, book, mine),
+        "cost": "" if is_speed else _cost(cell, book, mine),
         "note": note,
         "seeds": mine,
-        "gap": None if speed else interval(gap),
+        "gap": None if is_speed else interval(gap),
     }
 
 

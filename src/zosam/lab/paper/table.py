@@ -28,7 +28,7 @@ MEASURES = {
     "corrupted_accuracy": Measure("accuracy on CIFAR-10-C, mean over corruptions and severities, in per cent", 0.5),
     "robustness_gap": Measure("test accuracy less corrupted accuracy, in points", 0.5),
     "epochs_to_90": Measure("first epoch with 90 % test accuracy; one more than there are if none has it", 5.0),
-    "images_per_second": Measure("images per second, compared as per cent of the reference row's", 5.0),
+    "images_per_second": Measure("images per second, measured side by side; per cent of the reference row's", 5.0),
 }
 
 
@@ -73,6 +73,12 @@ class Table:
     def versus(self, cell: Cell) -> Cell | None:
         """The cell to compare with."""
         return None if cell.versus is None else self.cell(cell.versus, cell.column)
+
+    def pacemaker(self, cell: Cell) -> Run | None:
+        """What a cell's speed is measured beside: the row it is compared with, else the first that others are."""
+        bases = {c.versus for c in self.cells if c.versus is not None}
+        beside = cell.versus or (cell.row if cell.row in bases else next(r for r in self.rows if r in bases))
+        return self.cell(beside, cell.column).run
 
 
 def load(name: str, tier: str) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from zosam.lab.callbacks import Tick, nobody
@@ -36,8 +35,6 @@ def value(measure: str, record: Record, book: Book, tier: Tier) -> float | None:
     """One number; None where the trained network has yet to be measured."""
     if measure == "test_accuracy":
         return 100 * float(record.last["test_accuracy"])
-    if measure == "images_per_second":
-        return float(median(e["images_per_second"] for e in record.epochs))
     if measure == "epochs_to_90":
         reached = to_target(record.epochs, tier.goal)
         return len(record.epochs) + 1.0 if reached is None else reached["epochs"]

@@ -1,0 +1,155 @@
+"""Images per second for tables and figures: a row and the one it is compared with take turns in one process.
+
+A training's own record says how fast it went beside whatever else the machine did meanwhile, so no speed is ever
+taken from there. What was measured is kept in the run's folder, as a note that goes along into lines of results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from zosam.kernels import accelerate
+from zosam.lab import models
+from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab.callbacks import Tick, nobody
+from zosam.lab.paper.results_store import Book
+from zosam.lab.precision import Precision
+from zosam.lab.record import made_with
+from zosam.lab.run import Run
+from zosam.lab.terminal import progress_bar
+from zosam.lab.train import classification, take_step
+from zosam.lab.where import Where
+from zosam.optim import SharpnessAware
+
+SPEED = "speed"  # the note in a run's folder
+ROUNDS, TURNS = 5, 3  # a round counts the fastest of its turns: a moment of disturbance does not
+PATIENCE = 60.0  # seconds for a run; what would take longer is measured on fewer pictures
+ABOUT = (
+    "Images per second are not those of the trainings: each row takes turns with the one it is compared with, step by"
+    f" step in one process, {ROUNDS} rounds, the fastest of {TURNS} turns in each; mask updates are left out."
+)
+Step = Callable[[int], object]  # on so many pictures
+
+
+def contestant(what: Run, where: Where) -> tuple[Step, int]:
+    """A training step of that run on a batch of its own, and how many steps differ before it begins again."""
+    with torch.random.fork_rng():
+        torch.manual_seed(what.seed)
+        source = load_data(what, where.data_dir, workers=where.workers)
+        model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = build_optimizer(what, model, 1)
+        sparse = build_method(what, model, optimizer, source, steps=1_000_000)
+        x, y = next(source.train.epoch(0))
+        if where.accelerate and sparse is not None:
+            accelerate(model, sparse, x)
+    precision = Precision(what.precision, x.device)
+
+    def step(pictures: int) -> None:
+        x_, y_ = x[:pictures], y[:pictures]
+        closure = classification(model, x_, y_, optimizer.per_sample, what.label_smoothing, precision)
+        take_step(optimizer, closure, precision)
+
+    return step, _period(optimizer)
+
+
+def measure_speed(
+    what: Run, versus: Run, book: Book, where: Where, tick: Tick = nobody, patience: float = PATIENCE
+) -> None:
+    """Let both take turns, and keep how fast they were in the folder of `what`."""
+    (own, period), (reference, _) = contestant(what, where), contestant(versus, where)
+    pictures = _pictures(reference, own, what.batch_size, patience / period / (1 + ROUNDS * TURNS))
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    speeds: list[tuple[float, float]] = []
+    for done in range(ROUNDS + 1):  # the first one warms up
+        turns = [
+            [_turn(reference, own, pictures, clock) for _ in range(period)] for _ in range(1 if done == 0 else TURNS)
+        ]
+        least = [sum(min(turn[place][side] for turn in turns) for place in range(period)) for side in (0, 1)]
+        if done:
+            speeds.append((pictures * period / least[0], pictures * period / least[1]))
+        tick(done, ROUNDS)
+    book.keep(
+        what,
+        SPEED,
+        {
+            "versus": versus.key,
+            "accelerate": where.accelerate,
+            "pictures": pictures,
+            "images_per_second": [mine for _, mine in speeds],
+            "reference": [theirs for theirs, _ in speeds],
+            "made_with": made_with(),
+        },
+    )
+
+
+def measure_missing(runs: Mapping[Run, Run], book: Book, where: Where, say: Console) -> None:
+    """Measure how fast the finished runs are beside others, where that was not done yet."""
+    todo = {run: beside for run, beside in runs.items() if book.holds(run)}
+    todo = {run: beside for run, beside in todo.items() if not is_measured(run, beside, book, where)}
+    with progress_bar(say, "rounds", hidden=not todo) as progress:
+        for run, beside in todo.items():
+            task = progress.add_task(f"speed: {run.folder}")
+
+            def tick(done: int, of: int, task: Any = task) -> None:
+                progress.update(task, completed=done, total=of)
+
+            measure_speed(run, beside, book, where, tick)
+
+
+def speeds(what: Run, versus: Run | None, book: Book) -> tuple[dict[int, float], dict[int, float]]:
+    """Images per second by round: of the run, and of what it took turns with; empty where that was not measured."""
+    note = book.note(what, SPEED)
+    if note is None or (versus is not None and _checked(note)["versus"] != versus.key):
+        return {}, {}
+    note = _checked(note)
+    return dict(enumerate(note["images_per_second"])), dict(enumerate(note["reference"]))
+
+
+def is_measured(what: Run, versus: Run, book: Book, where: Where) -> bool:
+    """Whether there is a note of the same two, on the same kernels."""
+    note = book.note(what, SPEED)
+    return note is not None and (_checked(note)["versus"], note["accelerate"]) == (versus.key, where.accelerate)
+
+
+def ratio(what: Run, versus: Run, book: Book) -> float | None:
+    """How many times as fast as the other, by the mean over rounds."""
+    own, other = speeds(what, versus, book)
+    return fmean(own[at] / other[at] for at in own) if own else None
+
+
+def _turn(reference: Step, own: Step, pictures: int, clock: Callable[[], float]) -> tuple[float, ...]:
+    marks = [clock()]
+    for step in (reference, own):
+        step(pictures)
+        marks.append(clock())
+    return marks[1] - marks[0], marks[2] - marks[1]
+
+
+def _pictures(reference: Step, own: Step, batch_size: int, patience: float) -> int:
+    """As many as there are in a batch, or about as many as both can take in so many seconds; they warm up meanwhile."""
+    pictures = min(2, batch_size)
+    _turn(reference, own, pictures, time.perf_counter)
+    while sum(_turn(reference, own, pictures, time.perf_counter)) < patience / 2 and pictures < batch_size:
+        pictures = min(2 * pictures, batch_size)
+    return pictures
+
+
+def _period(optimizer: SharpnessAware) -> int:
+    """LookSAM climbs every k steps, and ZO-SAM may keep a direction for some."""
+    return int(getattr(optimizer, "k", getattr(optimizer, "every", 1)))
+
+
+def _checked(note: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A note, if all that is read of it can be right."""
+    own, other = note.get("images_per_second"), note.get("reference")
+    right = isinstance(own, list) and isinstance(other, list) and 0 < len(own) == len(other)
+    right = right and all(isinstance(v, (int, float)) and 0 < v < 1e12 for v in (*own, *other))  # type: ignore[misc]
+    if not right or not isinstance(note.get("versus"), str) or not isinstance(note.get("accelerate"), bool):
+        raise ValueError("a note of speed cannot be right: remove the file speed.json of that run, and measure again")
+    return note
