@@ -7,6 +7,8 @@ import platform
 import sys
 from pathlib import Path
 
+from torch import Tensor
+
 
 def cpu_name() -> str:
     """What the CPU calls itself."""
@@ -34,3 +36,8 @@ def _cpu_info(field: str) -> str:
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+
+
+def double(values: Tensor) -> Tensor:
+    """The values in float64, where the device has it: Apple's GPUs do not, and keep what they have."""
+    return values if values.device.type == "mps" else values.double()

@@ -37,7 +37,8 @@ def parallel(model: nn.Module, example: Tensor) -> nn.Module:
     network.broadcast_buffers = False  # they are the same on all ranks
     # after its first pass DDP lays gradients out anew: let it, so that sums are the same to the bit, resumed or not
     modes = [(module, module.training) for module in network.modules()]
-    with torch.random.fork_rng():
+    kind = example.device
+    with torch.random.fork_rng([] if kind.type == "cpu" else [kind.index], device_type=kind.type):
         network.eval()(example).sum().backward()
     for module, training in modes:
         module.training = training

@@ -122,8 +122,8 @@ def current() -> Ranks:
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun has started beside this one, and leave them at the end."""
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """Join the processes that torchrun has started beside this one, each with its device, and leave them at the end."""
     started = dist.is_available() and dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
     if not started or dist.is_initialized():
         yield current()
@@ -135,7 +135,9 @@ def joined() -> Iterator[Ranks]:
     if os.environ["GROUP_WORLD_SIZE"] == "1":  # else machines may count tries differently
         # the store still holds the addresses of a try before this one (github.com/pytorch/pytorch/issues/135712)
         store = PrefixStore(f"try {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "gloo"
+    if device.type != "cpu":
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield current()

@@ -46,6 +46,7 @@ def accelerate(
     if isinstance(model, DataParallel | DistributedDataParallel):
         name = type(model).__name__
         raise TypeError(f"accelerate takes the model inside of {name}: accelerate(model.module, ...), before or after")
+    _refuse_other_devices(model)
     _refuse_compiled(model)
     _check(choices)
     restore(model)
@@ -80,6 +81,18 @@ def choices(model: nn.Module) -> dict[str, Choices]:
     By part of the model and region of that part: the layers that stay dense inside, or None if torch runs it all.
     """
     return {part: dict(regions) for part, regions in _chosen.get(model, {}).items()}
+
+
+def in_use(model: nn.Module) -> str | None:
+    """The build of the kernels that some of the model runs on, such as "avx512"; None if all of it runs on torch."""
+    lib = library.load() if any(isinstance(m.__dict__.get("forward"), Dispatcher) for m in model.modules()) else None
+    return None if lib is None else lib.variant
+
+
+def _refuse_other_devices(model: nn.Module) -> None:
+    others = sorted({str(p.device) for p in model.parameters() if p.device.type != "cpu"})
+    if others:
+        raise ValueError(f"the sparse kernels are for CPUs, and this model lies on {others[0]}: leave accelerate out")
 
 
 def _refuse_compiled(model: nn.Module) -> None:

@@ -40,12 +40,18 @@ METHOD = Kind(
 )
 
 
-def load_data(what: Run, data_dir: str | None = None, team: Ranks = ALONE, workers: int = 2) -> data.Data:
-    """The data set of a run, or the part of each of its batches that this rank of `team` sees."""
+def load_data(
+    what: Run,
+    data_dir: str | None = None,
+    team: Ranks = ALONE,
+    workers: int = 2,
+    device: torch.device | str = "cpu",
+) -> data.Data:
+    """The data set of a run on the device, or the part of each of its batches that this rank of `team` sees."""
     share, left = divmod(what.batch_size, team.world)
     if left:
         raise ValueError(f"batch_size is {what.batch_size}: {team.world} processes cannot share it equally")
-    return data.load(what.data, share, what.seed, data_dir=data_dir, workers=workers, rank=team.rank, world=team.world)
+    return data.load(what.data, share, what.seed, device, data_dir, workers, team.rank, team.world)
 
 
 def build_base(what: Run, model: nn.Module) -> torch.optim.Optimizer:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from zosam import files
 from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import Ranks, current
-from zosam.kernels import accelerate, choices
+from zosam.kernels import accelerate, choices, in_use
 from zosam.lab import checkpoints, models
 from zosam.lab.assemble import build_method, build_optimizer, build_schedule, load_data
 from zosam.lab.callbacks import Callbacks
 from zosam.lab.checkpoints import Progress
 from zosam.lab.clipping import clip_gradients
+from zosam.lab.device import about, placed, random_state, seed
 from zosam.lab.disk_space import check_room
 from zosam.lab.ema import Ema
 from zosam.lab.locks import Held
@@ -33,7 +34,7 @@ from zosam.lab.record import Record, checksum, write
 from zosam.lab.settings import Choice
 from zosam.lab.train import Place, evaluate, fit
 from zosam.lab.where import Where
-from zosam.random_stream import stream
+from zosam.random_stream import digest
 from zosam.sparse import Sparsity
 from zosam.sparse.save import export, save_state
 
@@ -41,19 +42,28 @@ if TYPE_CHECKING:
     from zosam.lab.run import Run
 
 
-def attempt(what: Run, path: Path, where: Where, told: Callbacks, notice: Notice, lock: Held | None) -> None:
+def attempt(
+    what: Run, path: Path, where: Where, device: torch.device, told: Callbacks, notice: Notice, lock: Held | None
+) -> None:
     """Train to the end, or until the notice comes; what is finished is in the record."""
     with ExitStack() as opened:
-        _attempt(what, path, where, told, notice, lock, opened)
+        _attempt(what, path, where, device, told, notice, lock, opened)
 
 
 def _attempt(
-    what: Run, path: Path, where: Where, told: Callbacks, notice: Notice, lock: Held | None, opened: ExitStack
+    what: Run,
+    path: Path,
+    where: Where,
+    device: torch.device,
+    told: Callbacks,
+    notice: Notice,
+    lock: Held | None,
+    opened: ExitStack,
 ) -> None:
-    torch.manual_seed(what.seed)
+    seed(device, what.seed)
     team = current()
-    source = load_data(what, where.data_dir, team, where.workers)
-    model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    source = load_data(what, where.data_dir, team, where.workers, device)
+    model = placed(models.build(what.model, source.classes), device)
     network = parallel(model, next(source.train.epoch(0))[0])
     one_schedule = what.epochs * len(source.train)
     optimizer = build_optimizer(what, model, one_schedule)
@@ -71,6 +81,9 @@ def _attempt(
     same_kernels = (path / "kernels.json").exists() == (where.accelerate and sparse is not None)
     if where.accelerate and sparse is not None:
         _accelerate(model, sparse, next(source.train.epoch(0))[0], path / "kernels.json", team)
+    if where.compile:
+        network.compile()
+    made = about(device) | {"kernels": in_use(model) or "none"} | ({"compiled": True} if where.compile else {})
     steps = one_schedule if sparse is None else sparse.total_steps(one_schedule)
     now = Progress(
         model,
@@ -79,24 +92,27 @@ def _attempt(
         steps,
         variance=GradientVariance(optimizer) if what.diagnostics else None,
         ema=ema,
-        precision=Precision(what.precision, next(model.parameters()).device),
+        precision=Precision(what.precision, device),
+        device=device,
     )
     if team.rank:  # dropout of its own
-        torch.set_rng_state(stream(torch.device("cpu"), "rank", what.seed, team.rank).get_state())
+        seed(device, digest("rank", what.seed, team.rank))
     state = checkpoints.load_latest(path)
     if state is not None:
         try:
-            now.load(state | {"rng": _own_stream(state.get("rng"), team)})
+            now.load(state | {"rng": _own_stream(state.get("rng"), team, device)})
         except ValueError as error:
             raise ValueError(f"{path}: {error}; move it away to train anew") from error
         if not same_kernels:
             warnings.warn("this training was begun with other kernels: it does not go on to the bit", stacklevel=3)
+        if (began := state.get("device", "cpu")) != device.type:
+            warnings.warn(f"this training was begun on {began}: on {device.type} not to the bit", stacklevel=3)
         del state
     if len(set(team.all_of([now.done], torch.device("cpu"), "checkpoint"))) > 1:
         raise ValueError(f"the ranks see different checkpoints: {path} must be one folder for all of them")
     # two checkpoints stay; room for the next one and for the trained network
     team.lead(lambda: check_room(path, now.size(), max(1, 4 - len(checkpoints.of(path)))))
-    record = Record(what, path, now.epochs, source.classes)
+    record = Record(what, path, now.epochs, source.classes, made=made)
     written: list[Log] = team.lead(lambda: opened.enter_context(logs(where.log, path, what, now.done))) or []
     told.tick(now.done, steps)
     saved = time.monotonic()
@@ -136,7 +152,7 @@ def _attempt(
 
     def save() -> None:
         nonlocal saved
-        streams = team.gather(torch.get_rng_state(), "checkpoint")
+        streams = team.gather(random_state(device), "checkpoint")
 
         def work() -> None:
             for each in written:  # what they hold until now must be there whenever the checkpoint is
@@ -196,11 +212,11 @@ def _attempt(
 
 def _so_far(now: Progress, epoch_length: int) -> Figures:
     """A line of steps.csv: the means of the epoch so far."""
-    sums = now.sums
+    sums = now.sums.settled()
     return {
         "step": now.done,
         "epoch": round(now.done / epoch_length, 4),
-        "train_loss": float(sums.loss) / sums.seen,
+        "train_loss": sums.loss / sums.seen,
         "lr": now.optimizer.param_groups[0]["lr"],
         "images_per_second": sums.seen / sums.seconds,
         "seconds": sums.seconds,
@@ -233,10 +249,10 @@ def _write_results(record: Record, model: nn.Module, sparse: Sparsity | None, em
     )
 
 
-def _own_stream(saved: Any, team: Ranks) -> Any:
+def _own_stream(saved: Any, team: Ranks, device: torch.device) -> Any:
     """This rank's random stream in a checkpoint, if as many ranks have written it; else that of now."""
     streams = saved if isinstance(saved, list) else [saved]
     if len(streams) == team.world:
         return streams[team.rank]
     warnings.warn(f"{len(streams)} processes began this training, {team.world} go on: not to the bit", stacklevel=3)
-    return torch.get_rng_state()
+    return random_state(device)

@@ -15,6 +15,7 @@ from torch import nn
 
 from zosam import files
 from zosam.lab import serialize as tree
+from zosam.lab.device import CPU, random_state, set_random_state
 from zosam.lab.ema import Ema
 from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.precision import Precision
@@ -44,17 +45,19 @@ class Progress:
     variance: GradientVariance | None = None
     ema: Ema | None = None
     precision: Precision = field(default_factory=Precision)
+    device: torch.device = CPU
 
     def state(self) -> dict[str, Any]:
         """Everything, as tensors and plain values."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),  # the masks ride in there
-            "rng": torch.get_rng_state(),
+            "rng": random_state(self.device),
+            "device": self.device.type,
             "passes": dict(self.optimizer.passes),
             "done": self.done,
             "epochs": self.epochs,
-            "sums": dataclasses.asdict(self.sums),
+            "sums": dataclasses.asdict(self.sums.settled()),
             "variance": None if self.variance is None else self.variance.state_dict(),
             "ema": None if self.ema is None else self.ema.state_dict(),
             "precision": self.precision.state_dict(),
@@ -70,11 +73,11 @@ class Progress:
             self.optimizer.passes.update({k: float(state["passes"][k]) for k in self.optimizer.passes})
             self.done, self.epochs, self.sums = state["done"], state["epochs"], Sums(**state["sums"])
             if self.variance is not None:
-                self.variance.load_state_dict(state["variance"])
+                self.variance.load_state_dict(state["variance"], self.device)
             if self.ema is not None:
                 self.ema.load_state_dict(state["ema"])
             self.precision.load_state_dict(state["precision"])
-            torch.set_rng_state(state["rng"])
+            set_random_state(self.device, state["rng"], state.get("device", "cpu"))
         except Exception as error:  # what does not fit can fail in any way
             raise ValueError(f"the checkpoint does not fit this run ({type(error).__name__}: {error})") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -24,6 +25,7 @@ FORMS = {
     "accuracy": ".2%", "sparsity": ".2%", "forward": ",.0f", "backward": ",.0f", "images/s": ".2f", "vs dense": ".2f",
     "sharpness": ".4f",
 }  # fmt: skip
+FAST: dict[str, Any] = {"accelerate": True, "device": "cpu"}  # the sparse kernels are for CPUs
 CONTESTANTS = {"SGD": "sgd", "SAM": "sam", "ZO-SAM": "zosam"}
 
 
@@ -66,13 +68,13 @@ def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
 def watched(label: str, what: Run, out: Path, console: Console) -> Record:
     """The run, with a progress bar."""
     with Watching(console) as shown:
-        return run(what, out, accelerate=True, **vars(shown.callbacks(label)))
+        return run(what, out, **FAST, **vars(shown.callbacks(label)))
 
 
 def one_step(what: Run, fast: bool = True) -> Callable[[], object]:
     """A training step of that run on a batch of its own, to be timed; on the sparse kernels if `fast`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
         source = load_data(what)
         model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimizer = build_optimizer(what, model, 1)

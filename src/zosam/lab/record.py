@@ -40,6 +40,8 @@ class Record:
     classes: int
     checksums: dict[str, str] = dataclasses.field(default_factory=dict)
     """SHA-256 of the files that the run has written."""
+    made: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """On which device and kernels it was trained."""
 
     @property
     def last(self) -> dict[str, Any]:
@@ -55,7 +57,7 @@ class Record:
         tensors = read_tensors(self.path / name)[0]
         if model is None:
             check_size(self.run.model, self.classes, tensors)
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(devices=[]):
                 model = models.build(self.run.model, self.classes)
         try:
             model.load_state_dict(tensors)
@@ -72,7 +74,7 @@ class Record:
 def write(record: Record, status: str) -> None:
     """Write what is known of a run: record.json, and its epochs once more as CSV."""
     write_epochs(record.path, record.epochs)
-    content: dict[str, Any] = {"status": status, "run": record.run.description, "made_with": made_with()}
+    content: dict[str, Any] = {"status": status, "run": record.run.description, "made_with": made_with() | record.made}
     content |= {"classes": record.classes, "epochs": record.epochs, "checksums": record.checksums}
     write_record(record.path, content)
 

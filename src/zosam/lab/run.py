@@ -16,8 +16,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import torch
-
 from zosam.distributed.ranks import joined
 from zosam.lab import checkpoints, data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of, spelled_out
@@ -223,7 +221,7 @@ def run(
 ) -> Record:
     """Train `what` in its folder under `root`: from its last checkpoint if there is one, not at all if it is done.
 
-    `where` are the fields of `zosam.lab.where.Where`: data_dir, workers, accelerate and so on. The functions are told
+    `where` are the fields of `zosam.lab.where.Where`: device, workers, accelerate and so on. The functions are told
     how it goes, by rank 0 alone but for `tick`: see `zosam.lab.callbacks.Callbacks`. The caller's random streams are
     left alone. A checkpoint is written after every epoch, every `checkpoint_minutes` within a long one, on SIGTERM,
     which then raises `Preempted`, and on Ctrl-C, which then raises KeyboardInterrupt; a second Ctrl-C does not wait.
@@ -236,13 +234,13 @@ def run(
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
         return done
-    with joined() as team, ExitStack() as held, torch.random.fork_rng(), stoppable() as notice:
+    with how.here() as device, joined(device) as team, ExitStack() as held, stoppable() as notice:
         lock = team.lead(lambda: held.enter_context(locked(path)))
         team.lead(lambda: claim(path, what))
         done = _finished(path, what)
         if done is None:
             try:
-                attempt(what, path, how, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
+                attempt(what, path, how, device, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
             except BaseException:
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
                     shutil.rmtree(path, ignore_errors=True)

@@ -30,6 +30,23 @@ class Sums:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     figures: dict[str, list[float]] = field(default_factory=dict)
+    waiting: list[tuple[Tensor, int]] = field(default_factory=list)
+    """Losses that are still on the device, and of how many pictures each is: to read one makes the device wait."""
+
+    def add(self, loss: Tensor, samples: int) -> None:
+        self.waiting.append((loss, samples))
+        self.seen += samples
+
+    def settled(self) -> Sums:
+        """The same, with every loss read; to wait for them is part of the training's time."""
+        began = time.perf_counter()
+        if self.waiting:
+            losses, samples = zip(*self.waiting, strict=True)
+            for loss, count in zip(torch.stack(losses).tolist(), samples, strict=True):
+                self.loss += loss * count
+            self.waiting.clear()
+        self.seconds += time.perf_counter() - began
+        return self
 
     def clear(self) -> None:
         self.seen, self.loss, self.seconds, self.cpu_seconds, self.figures = 0, 0.0, 0.0, 0.0, {}
@@ -107,12 +124,13 @@ def fit(
             classification(model, x, y, optimizer.per_sample, label_smoothing, precision, optimizer.ranks),
             precision,
         )
-        samples = len(y) * optimizer.ranks.world
-        so_far.loss, so_far.seen = so_far.loss + loss.item() * samples, so_far.seen + samples
+        so_far.add(loss, len(y) * optimizer.ranks.world)
         for name, value in (optimizer.diagnostics or {}).items():
             so_far.figures.setdefault(name, []).append(value)
         so_far.seconds += time.perf_counter() - began
         so_far.cpu_seconds += time.process_time() - cpu_began
+        if ends_an_epoch(step + 1):
+            so_far.settled()
         tick()
         pause()
         if ends_an_epoch(step + 1):
@@ -169,16 +187,18 @@ def evaluate(
     was_training = model.training
     model.eval()
     right = loss = seen = 0.0
+    found: list[Tensor] = []
     try:
         for done, (x, y) in enumerate(test, 1):
             logits = model(x)
-            right += float((logits.argmax(1) == y).sum())
-            loss += float(F.cross_entropy(logits, y, reduction="sum"))
+            found.append(torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")]))
             seen += len(y)
             tick(done, len(test))
             if ranks.world == 1:  # ranks pause together, and may have different numbers of batches
                 pause()
     finally:
         model.train(was_training)
+    for batch in torch.stack(found).tolist() if found else ():  # read at the end, so that the device need not wait
+        right, loss = right + batch[0], loss + batch[1]
     right, loss, seen = ranks.sum(torch.tensor([right, loss, seen], dtype=torch.float64), "evaluation").tolist()
     return {"test_accuracy": right / seen, "test_loss": loss / seen}

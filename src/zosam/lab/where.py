@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import torch
+
+from zosam.lab import device
 from zosam.lab.logs import LOGS
 from zosam.names import find
 
@@ -13,6 +18,13 @@ from zosam.names import find
 class Where:
     """Where and how a run is trained. It has no part in the run's address: at most the last bits of a result differ."""
 
+    device: str = "auto"
+    """auto for the accelerator, if there is one; or cpu, cuda, cuda:1, mps, xpu. Under torchrun each process takes
+    its own."""
+    compile: bool = False
+    """Compile the network with torch.compile."""
+    threads: int | None = None
+    """Threads of the CPU; by default as many as torch takes."""
     data_dir: str | None = None
     """Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam."""
     workers: int = 2
@@ -32,6 +44,12 @@ class Where:
             find({known: known for known in LOGS}, name, "log")
         if self.log_every < 0:
             raise ValueError(f"log_every must be 0 or more, not {self.log_every}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be 1 or more, not {self.threads}")
+        if self.workers < 0:
+            raise ValueError(f"workers must be 0 or more, not {self.workers}")
+        if self.accelerate and self.compile:
+            raise ValueError("torch.compile would run the network dense: choose accelerate or compile")
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Where:
@@ -39,3 +57,18 @@ class Where:
         for name in settings:
             find({f.name: f for f in fields(cls)}, name, "argument of run")
         return cls(**settings)
+
+    @contextmanager
+    def here(self) -> Iterator[torch.device]:
+        """The device, which is the current one inside, with so many threads; its random stream and that of the CPU,
+        the current device and the threads are afterwards as before."""
+        found, threads = device.choose(self.device), torch.get_num_threads()
+        if self.accelerate and found.type != "cpu":
+            raise ValueError(f"the sparse kernels are for CPUs, and this is {found}: leave accelerate out, or say cpu")
+        with device.current(found):
+            try:
+                if self.threads is not None:
+                    torch.set_num_threads(self.threads)
+                yield found
+            finally:
+                torch.set_num_threads(threads)

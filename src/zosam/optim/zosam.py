@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from zosam.machine import double
 from zosam.optim.base import SharpnessAware
 from zosam.optim.pair import worst_of_graphs
 from zosam.optim.passes import Closure, Keep
@@ -119,7 +120,7 @@ class ZOSAM(SharpnessAware):
 
     def there_and_back(self, offset: Tensor, closure: Closure, keep: Keep | None = None) -> tuple[Tensor, Tensor]:
         """The losses at home plus and minus the offset."""
-        up, down = (self.loss_at(way, closure, keep).double() for way in (offset, -offset))
+        up, down = (double(self.loss_at(way, closure, keep)) for way in (offset, -offset))
         self.note("loss_up", up)
         self.note("loss_down", down)
         return up, down
@@ -189,7 +190,7 @@ class PaperZOSAM(SharpnessAware):
         for u in drawn:
             near = self.offset(u[: len(space)], self.delta)
             up, down = (self.loss_at(way, closure) for way in (near, -near))
-            differences.append(up.double() - down.double())
+            differences.append(double(up) - double(down))
         self._displacement.come_home()
         estimate = torch.zeros_like(drawn[0])
         for u, difference in zip(drawn, self.agreed(differences), strict=True):

@@ -135,13 +135,12 @@ class Sparsity(Report, MaskHooks):
         return {n: c * unit for n, c in whole.items()}
 
     def stream(self, name: str = "") -> torch.Generator:
-        """A private random stream for this step and layer."""
-        device = next(iter(self.weights.values())).device
-        return stream(device, "mask", self.seed, self.steps, name)
+        """A private random stream for this step and layer, of the CPU: the same numbers on every device."""
+        return stream("mask", self.seed, self.steps, name)
 
     def noise(self, name: str, weight: Tensor) -> Tensor:
         """Uniform random scores for a layer, from a private stream."""
-        flat = torch.rand(weight.numel(), generator=self.stream(name), device=weight.device)
+        flat = torch.rand(weight.numel(), generator=self.stream(name)).to(weight.device)
         return laid_out_like(weight, flat)
 
     def gradient(self, name: str) -> Tensor:

@@ -92,7 +92,7 @@ class DeepR(Periodic):
 
     def _shake(self, name: str, weight: Tensor) -> None:
         at = self.masks[name].nonzero(as_tuple=True)
-        noise = torch.randn(len(at[0]), generator=self.stream(f"{name}/noise"), device=weight.device)
+        noise = torch.randn(len(at[0]), generator=self.stream(f"{name}/noise")).to(weight.device)
         std = math.sqrt(2 * self.setting(self.weights[name], "lr") * self.temperature)
         weight.index_put_(at, (noise * std).to(weight.dtype), accumulate=True)
 

@@ -83,7 +83,7 @@ def test_each_takes_turns_with_the_other(book, monkeypatch):
     looksam = dataclasses.replace(SAM, optimizer="looksam:k=2")
     now, order, late = 0.0, [], iter([0] * 30 + [100] + [0] * 1000)
 
-    def contestant(what, where):
+    def contestant(what, where, device):
         taken = 0
 
         def step(pictures):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -87,3 +87,27 @@ class Tensors:
         for index in order.split(self.batch_size):
             x, y = self.x.index_select(0, index), self.y.index_select(0, index)
             yield (x if self.augment is None else self.augment(x, generator)), y
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A split whose batches are moved to the device as they come."""
+
+    batches: Batches
+    device: torch.device | str
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.epoch(0)
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in self.batches.epoch(epoch):
+            yield x.to(self.device), y.to(self.device)
+
+
+def moved(source: Data, device: torch.device | str) -> Data:
+    """The data set with all its splits on the device."""
+    held = None if source.validation is None else Moved(source.validation, device)
+    return replace(source, train=Moved(source.train, device), test=Moved(source.test, device), validation=held)

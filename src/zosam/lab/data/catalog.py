@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zosam.lab.data.batches import Data
+from zosam.lab.data.batches import Data, moved
 from zosam.lab.data.cifar import cifar10, cifar100
 from zosam.lab.data.cifar_c import cifar10c
 from zosam.lab.data.digits import digits
@@ -37,7 +37,8 @@ def load(
     """The data set that `what` names; the settings after the colon are those of its function.
 
     `package.module:function` of your own is called in the same way, and is given what it takes of the rest: one that
-    does not take `rank` and `world` cannot be shared by several processes.
+    does not take `rank` and `world` cannot be shared by several processes. Batches of one that does not take `device`
+    are moved there one by one.
     """
     choice = DATA_SETS.read(what) if isinstance(what, str) else what
     function = DATA_SETS.thing(choice.name)
@@ -49,4 +50,4 @@ def load(
     source = function(**{name: value for name, value in given.items() if name in takes}, **choice.settings)
     if not isinstance(source, Data):
         raise ValueError(f"data {choice} returned {type(source).__name__}, not zosam.lab.data.Data")
-    return source
+    return source if "device" in takes or torch.device(device).type == "cpu" else moved(source, device)

@@ -131,11 +131,14 @@ class Pictures:
         batches = [keys[i : i + self.batch_size] for i in range(0, len(keys), self.batch_size)]
         decoder = Decoder(self.listing.files, self.size, self.augment, self.seed, epoch)
         own = torch.Generator()  # else the loader draws from the user's random numbers
-        loader = DataLoader(decoder, batch_size=None, sampler=batches, num_workers=self.workers, generator=own)
+        pinned = torch.device(self.device).type == "cuda"  # then they are copied there while it computes
+        loader = DataLoader(
+            decoder, batch_size=None, sampler=batches, num_workers=self.workers, generator=own, pin_memory=pinned
+        )
         rng = np.random.default_rng((self.seed, epoch, self.rank))
         for batch, decoded in zip(batches, loader, strict=True):
             if isinstance(decoded, str):
                 raise DataError(decoded)
-            x = normalise(decoded.to(self.device), MEAN, STD)
+            x = normalise(decoded.to(self.device, non_blocking=True), MEAN, STD)
             y = torch.tensor([self.listing.labels[number] for _, number in batch], device=self.device)
             yield mix(erase(x, rng), y, len(self.listing.classes), rng) if self.augment == "deit" else (x, y)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from zosam.machine import double
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
 
@@ -62,4 +63,4 @@ def _trial(optimizer: SharpnessAware) -> Iterator[None]:
 
 def _cosine(optimizer: SharpnessAware, direction: Tensor, closure: Closure) -> float:
     optimizer.gradient(closure)
-    return float(optimizer.active.cosine(direction.double(), optimizer.grads().double()))
+    return float(optimizer.active.cosine(double(direction), double(optimizer.grads())))

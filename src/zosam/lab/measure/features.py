@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from zosam.lab.measure.untouched import untouched
+from zosam.machine import double
 from zosam.sparse.prunable import is_shortcut
 
 ACTIVATIONS = {F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_, F.leaky_relu, F.gelu, F.silu, torch.tanh}
@@ -57,7 +58,7 @@ def concentration(maps: Tensor, share: float = 0.1) -> float:
     A map that is the same everywhere has `share`, one that is a single point has 1. Crisp, localised maps have more;
     that more is better is an opinion, not part of the measurement.
     """
-    energy = maps.double().square().sum(1).flatten(1)
+    energy = double(maps).square().sum(1).flatten(1)
     top = energy.topk(max(1, round(share * energy.shape[1])), dim=1).values.sum(1)
     return float((top / energy.sum(1).clamp_min(torch.finfo(energy.dtype).tiny)).mean())
 

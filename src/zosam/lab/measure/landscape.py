@@ -58,7 +58,7 @@ def direction(model: nn.Module, seed: int = 0, axis: int = 0, masks: Masks | Non
     for name, p in model.named_parameters():
         if not p.requires_grad:
             continue
-        generator = stream(torch.device("cpu"), "landscape", seed, axis, name, *p.shape)
+        generator = stream("landscape", seed, axis, name, *p.shape)
         noise = torch.randn(p.shape, generator=generator).to(p.device, p.dtype) * kept.get(p, 1)
         found[name] = _filter_normalised(noise, p * kept.get(p, 1))
     return found

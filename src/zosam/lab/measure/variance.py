@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.lab.measure.untouched import Masks, active, untouched
+from zosam.machine import double
 from zosam.optim.active import masks_of
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure, Passes
@@ -30,7 +31,7 @@ class Spread:
         self.count += 1
         before = vector - self.mean
         self.mean = self.mean + before / self.count
-        self.squares += float((before * (vector - self.mean)).sum(dtype=torch.float64))
+        self.squares += float(double(before * (vector - self.mean)).sum())
         self.norms += float(vector.norm())
 
     def figures(self) -> dict[str, float]:
@@ -66,8 +67,8 @@ class GradientVariance:
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self._spread))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._spread = Spread(**state)
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        self._spread = Spread(**state | {"mean": state["mean"].to(device)})
 
     def close(self) -> None:
         """Watch no more."""

@@ -67,7 +67,7 @@ def sizes(what: Choice, num_classes: int) -> dict[str, torch.Size]:
     given = [abs(v) for v in what.settings.values() if isinstance(v, int) and not isinstance(v, bool)]
     if any(v > LARGEST_SETTING for v in given) or math.prod(given) > LARGEST_PRODUCT:
         raise ValueError(f"the network {what} would be absurdly large")
-    with torch.random.fork_rng(), torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
         return {name: tensor.shape for name, tensor in build(what, num_classes).state_dict().items()}
 
 

@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import Outcome, missing
 from zosam.lab.run import Run, run
@@ -59,8 +57,7 @@ def on_ray(
 
 
 def _trial(fields: dict[str, Any], root: str, where: dict[str, Any], threads: int) -> None:
-    torch.set_num_threads(threads)
-    run(Run(**fields), root, **where)
+    run(Run(**fields), root, **{**where, "threads": where["threads"] or threads})
 
 
 def _ray() -> Any:

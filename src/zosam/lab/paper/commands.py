@@ -13,6 +13,7 @@ from rich.text import Text
 
 from zosam import files
 from zosam.lab.callbacks import Callbacks
+from zosam.lab.device import choose
 from zosam.lab.paper import recipes
 from zosam.lab.paper.cluster import on_ray
 from zosam.lab.paper.cost import Costs
@@ -88,7 +89,7 @@ def table(
     if train:
         train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
-        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where.data_dir, say)
+        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where, say)
         timed = {c.run: content.pacemaker(c) for c in cells if c.measure == SPEEDS and c.run is not None}
         measure_missing({run: beside for run, beside in timed.items() if beside is not None}, book, where, say)
     found = filled(content, book, seeds, only, printed_only)
@@ -139,11 +140,11 @@ def figure(
     if train:
         train_missing(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
-            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where.data_dir, say)
+            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where, say)
         if content.measure == "throughput":
             beside = content.runs[content.settings["reference"]]
             measure_missing(dict.fromkeys(content.runs.values(), beside), book, where, say)
-    drawings = measured(content, book, seeds, where.data_dir)
+    drawings = measured(content, book, seeds, where)
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
     written = []
@@ -205,7 +206,7 @@ def _plan(
 ) -> None:
     found = plans(_todo(runs, book, title, shard, say), where)
     if output.is_plain:
-        show_plans(found, console)
+        show_plans(found, console, choose(where.device))
     else:
         output.write([{**plan.kind._asdict(), **asdict(plan), "kind": str(plan.kind)} for plan in found])
 
@@ -252,7 +253,7 @@ def _tell(outcome: Outcome, say: Console) -> None:
         say.print(f"{len(outcome.left)} runs did not fit into the budget; the same command goes on with them.")
 
 
-def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None, say: Console) -> None:
+def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, where: Where, say: Console) -> None:
     records = [r for run in runs if (r := book.get(run)) is not None]
     with progress_bar(say, hidden=not records) as progress:
         for record in records:
@@ -261,7 +262,7 @@ def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, data_dir: str | None
             def tick(done: int, of: int, task: Any = task) -> None:
                 progress.update(task, completed=done, total=of)
 
-            measure_corrupted(record, book, recipes.tier(tier), data_dir, tick)
+            measure_corrupted(record, book, recipes.tier(tier), where, tick)
 
 
 def save_lines(

@@ -16,6 +16,7 @@ import torch
 from zosam.kernels import accelerate
 from zosam.lab import models
 from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab.device import placed, wait_for
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run
 from zosam.lab.train import classification
@@ -69,12 +70,11 @@ class Costs:
         """The same by timing a few steps: on the kernels, if the run will be trained on them."""
         kind = _kind(run) if self.where.accelerate else (run.model, run.data, run.batch_size)
         if kind not in self.prices:
-            with torch.random.fork_rng():
-                source = load_data(run, self.where.data_dir)
-                model = models.build(run.model, source.classes)
+            with self.where.here() as device:
+                source = load_data(run, self.where.data_dir, device=device)
+                model = placed(models.build(run.model, source.classes), device)
                 x, y = next(source.train.epoch(0))
                 if self.where.accelerate and run.method.name != "dense":
-                    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                     sparse = build_method(run, model, build_optimizer(run, model, 1000), source, 1000)
                     assert sparse is not None
                     accelerate(model, sparse, x)
@@ -84,6 +84,7 @@ class Costs:
                 for _ in range(4):
                     began = clock()
                     closure().backward()
+                    wait_for(device)
                     times.append(clock() - began)
             self.prices[kind] = min(times) / 3 * run.batch_size / len(y), len(source.train)
         return self.prices[kind]
@@ -100,7 +101,7 @@ def _kind(run: Run) -> Hashable:
 @cache
 def work(run: Run) -> tuple[float, float]:
     """What a step takes, in forward passes, and how many times the schedule is gone through; any network tells."""
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would be about this small network, not about the run's own
         source = load_data(run)
         model = models.build(run.model, source.classes)

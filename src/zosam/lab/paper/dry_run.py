@@ -16,10 +16,10 @@ from zosam.lab import models
 from zosam.lab.assemble import build_optimizer, load_data
 from zosam.lab.checkpoints import Progress
 from zosam.lab.data import Batches, DataError
+from zosam.lab.device import about, placed, wait_for
 from zosam.lab.ema import Ema
 from zosam.lab.paper.cost import work
 from zosam.lab.precision import Precision
-from zosam.lab.record import made_with
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.terminal import Column, show_table
@@ -81,14 +81,16 @@ class Probe:
 
 
 def probe(run: Run, where: Where) -> Probe:
-    """Time steps of the run's base optimizer, its data included."""
+    """Time steps of the run's base optimizer on the device, its data included."""
     plain = replace(run, optimizer="sgd", method="dense", rho=None, seed=0)
-    with torch.random.fork_rng():
-        source = load_data(plain, where.data_dir, workers=where.workers)
-        model = models.build(plain.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with where.here() as device:
+        source = load_data(plain, where.data_dir, workers=where.workers, device=device)
+        model = placed(models.build(plain.model, source.classes), device)
         ema = None if plain.ema is None else Ema(model, plain.ema)
         optimizer = build_optimizer(plain, model, STEPS)
-        precision = Precision(plain.precision, next(model.parameters()).device)
+        precision = Precision(plain.precision, device)
+        if where.compile:
+            model.compile()
         stream, pictures = _for_ever(source.train), plain.batch_size
 
         def step() -> None:
@@ -98,10 +100,10 @@ def probe(run: Run, where: Where) -> Probe:
                 ema.update(model)
 
         pictures = min(pictures, 2)
-        first = _seconds(step, 1) / pictures  # of a picture, at the most
+        first = _seconds(step, 1, device) / pictures  # of a picture, at the most
         pictures = int(min(plain.batch_size, max(2, PATIENCE / (STEPS + WARM) / first)))
-        _seconds(step, WARM)
-        spent = _seconds(step, STEPS)
+        _seconds(step, WARM, device)
+        spent = _seconds(step, STEPS, device)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         return Probe(
             per_picture=spent / STEPS / pictures,
@@ -152,7 +154,7 @@ def _plan(kind: Kind, runs: Sequence[Run], where: Where) -> Plan:
     )
 
 
-def show_plans(found: Sequence[Plan], console: Console) -> None:
+def show_plans(found: Sequence[Plan], console: Console, device: torch.device) -> None:
     """A line for each kind, and the sum."""
     columns = [
         Column("runs", right=True),
@@ -177,7 +179,7 @@ def show_plans(found: Sequence[Plan], console: Console) -> None:
     total = gigabytes(sum(plan.bytes or 0 for plan in found))
     console.print(
         f"\n{sum(plan.runs for plan in found)} runs: {duration(seconds)} on one device like this"
-        f" ({made_with()['cpu']}), {duration(seconds / 4)} on four; {total} of disk.",
+        f" ({about(device)['device_name']}), {duration(seconds / 4)} on four; {total} of disk.",
         highlight=False,
         soft_wrap=True,
     )
@@ -194,8 +196,9 @@ def _for_ever(train: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     return itertools.chain.from_iterable(train.epoch(epoch) for epoch in itertools.count())
 
 
-def _seconds(step: Callable[[], None], times: int) -> float:
+def _seconds(step: Callable[[], None], times: int, device: torch.device) -> float:
     began = time.perf_counter()
     for _ in range(times):
         step()
+    wait_for(device)
     return time.perf_counter() - began

@@ -18,6 +18,7 @@ from zosam.kernels import accelerate
 from zosam.lab import models
 from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.callbacks import Tick, nobody
+from zosam.lab.device import CPU, about, current, placed, seed, wait_for
 from zosam.lab.paper.results_store import Book
 from zosam.lab.precision import Precision
 from zosam.lab.record import made_with
@@ -37,23 +38,26 @@ ABOUT = (
 Step = Callable[[int], object]  # on so many pictures
 
 
-def contestant(what: Run, where: Where) -> tuple[Step, int]:
+def contestant(what: Run, where: Where, device: torch.device = CPU) -> tuple[Step, int]:
     """A training step of that run on a batch of its own, and how many steps differ before it begins again."""
-    with torch.random.fork_rng():
-        torch.manual_seed(what.seed)
-        source = load_data(what, where.data_dir, workers=where.workers)
-        model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with current(device):
+        seed(device, what.seed)
+        source = load_data(what, where.data_dir, workers=where.workers, device=device)
+        model = placed(models.build(what.model, source.classes), device)
         optimizer = build_optimizer(what, model, 1)
         sparse = build_method(what, model, optimizer, source, steps=1_000_000)
         x, y = next(source.train.epoch(0))
         if where.accelerate and sparse is not None:
             accelerate(model, sparse, x)
-    precision = Precision(what.precision, x.device)
+        if where.compile:
+            model.compile()
+    precision = Precision(what.precision, device)
 
     def step(pictures: int) -> None:
         x_, y_ = x[:pictures], y[:pictures]
         closure = classification(model, x_, y_, optimizer.per_sample, what.label_smoothing, precision)
         take_step(optimizer, closure, precision)
+        wait_for(device)
 
     return step, _period(optimizer)
 
@@ -62,9 +66,17 @@ def measure_speed(
     what: Run, versus: Run, book: Book, where: Where, tick: Tick = nobody, patience: float = PATIENCE
 ) -> None:
     """Let both take turns, and keep how fast they were in the folder of `what`."""
-    (own, period), (reference, _) = contestant(what, where), contestant(versus, where)
+    with where.here() as device:
+        _measure_speed(what, versus, book, where, device, tick, patience)
+
+
+def _measure_speed(
+    what: Run, versus: Run, book: Book, where: Where, device: torch.device, tick: Tick, patience: float
+) -> None:
+    (own, period), (reference, _) = contestant(what, where, device), contestant(versus, where, device)
     pictures = _pictures(reference, own, what.batch_size, patience / period / (1 + ROUNDS * TURNS))
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
     speeds: list[tuple[float, float]] = []
     for done in range(ROUNDS + 1):  # the first one warms up
         turns = [
@@ -83,7 +95,7 @@ def measure_speed(
             "pictures": pictures,
             "images_per_second": [mine for _, mine in speeds],
             "reference": [theirs for theirs, _ in speeds],
-            "made_with": made_with(),
+            "made_with": made_with() | about(device),
         },
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data import cifar_c
+from zosam.lab.device import placed
 from zosam.lab.measure.convergence import to_target
 from zosam.lab.measure.robustness import Accuracies, corrupted, summary
 from zosam.lab.paper.recipes import Tier
@@ -15,6 +16,7 @@ from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell
 from zosam.lab.record import Record
 from zosam.lab.run import Run
+from zosam.lab.where import Where
 
 CORRUPTED = "corrupted"  # the note in a run's folder
 
@@ -58,10 +60,11 @@ def corrupted_accuracies(run: Run, book: Book) -> Accuracies | None:
     return {(name, at + 1): a for name, each in note["accuracy"].items() for at, a in enumerate(each)}
 
 
-def measure_corrupted(record: Record, book: Book, tier: Tier, data_dir: str | None, tick: Tick = nobody) -> None:
+def measure_corrupted(record: Record, book: Book, tier: Tier, where: Where, tick: Tick = nobody) -> None:
     """Test a trained network on CIFAR-10-C, and keep the result in the run's folder."""
-    parts = cifar_c.corrupted(data_dir=data_dir)
-    found = corrupted(record.load(), parts, limit=tier.pictures, tick=tick)
+    with where.here() as device:
+        parts = cifar_c.corrupted(data_dir=where.data_dir, device=device)
+        found = corrupted(placed(record.load(), device), parts, limit=tier.pictures, tick=tick)
     by_name: dict[str, list[float]] = {}
     for (name, _), accuracy in sorted(found.items()):
         by_name.setdefault(name, []).append(accuracy)

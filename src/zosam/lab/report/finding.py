@@ -12,7 +12,14 @@ from zosam.lab.measure.estimate import Estimate
 from zosam.lab.report.arms import BUSY, Arm, Line, Setting, front, plain, unsteady
 
 SUBJECT = "zosam"  # the method that this is about; without it the one with the highest mean gain
-FACTS = {"cpu": "processor", "gpu": "GPU", "threads": "threads", "torch": "torch", "zosam": "zosam", "python": "python"}
+FACTS = {
+    "cpu": "processor",
+    "device_name": "device",
+    "threads": "threads",
+    "torch": "torch",
+    "zosam": "zosam",
+    "python": "python",
+}
 
 
 @dataclass
