@@ -29,6 +29,8 @@ class Backend(_DummyBackendModule):
 
     device_count = staticmethod(lambda: 1)
     current_device = staticmethod(lambda: 0)
+    manual_seed = staticmethod(lambda seed: None)
+    synchronize = staticmethod(lambda: None)
     get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
     set_rng_state = staticmethod(lambda state, device=None: torch.set_rng_state(state))
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16, torch.float16])

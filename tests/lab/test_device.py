@@ -1,0 +1,106 @@
+"""Which device a training takes, and what is refused with a sentence; real ones are stood in for."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+from zosam.lab import device
+from zosam.lab.cli import main
+from zosam.lab.record import read_record
+from zosam.lab.run import Run, run
+from zosam.lab.where import Where
+
+TINY = Run(epochs=1, batch_size=1000, method="dense", optimizer="sgd")
+RANKS = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    """A machine with four; what is not asked of it cannot be asked of it."""
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    gpus = types.SimpleNamespace(device_count=lambda: 4, current_device=lambda: 2)
+    monkeypatch.setattr(device, "_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(device, "_module", lambda _: gpus)
+    return monkeypatch
+
+
+def test_by_name(four_gpus):
+    for name, found in (("auto", "cuda:2"), ("cuda", "cuda:2"), ("cuda:1", "cuda:1"), ("cpu", "cpu"), ("cpu:0", "cpu")):
+        assert device.choose(name) == torch.device(found)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_each_process_of_torchrun_takes_its_own(four_gpus, rank):
+    for name, value in zip(RANKS, (str(rank), "4", "none"), strict=True):
+        four_gpus.setenv(name, value)
+    assert device.choose("auto") == device.choose("cuda") == torch.device("cuda", rank)
+    assert device.choose("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="4 processes cannot share cuda:1: say cuda"):
+        device.choose("cuda:1")
+    four_gpus.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(ValueError, match="8 processes for 4 x cuda: torchrun --nproc-per-node 4"):
+        device.choose("auto")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("cuda:4", "there is no cuda:4: torch sees a CPU and 4 x cuda, counted from 0"),
+        ("mps", "device mps: torch .* sees a CPU and 4 x cuda"),
+        ("meta", "device meta: torch"),
+        ("gpu", "there is no device 'gpu'"),
+    ],
+)
+def test_what_is_not_there_is_refused(four_gpus, name, says):
+    with pytest.raises(ValueError, match=says):
+        device.choose(name)
+
+
+def test_kernels_are_for_cpus(four_gpus):
+    says = "the sparse kernels are for CPUs, and this is cuda:2: leave accelerate out"
+    with pytest.raises(ValueError, match=says), Where(accelerate=True).here():
+        pass
+
+
+@pytest.mark.parametrize("name", ["pretend", "cuda", "mps:0"])
+def test_without_an_accelerator_the_command_line_says_so(name, monkeypatch, capsys, tmp_path):
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        pytest.skip("there is one")
+    monkeypatch.setattr("sys.argv", ["zosam", "train", "--device", name, "--epochs", "1", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "torch" in (told := capsys.readouterr().err)
+    assert "a CPU alone" in told
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [({"threads": 0}, "threads must be 1"), ({"workers": -1}, "workers must be 0"),
+     ({"compile": True, "accelerate": True}, "choose accelerate or compile")],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(settings, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        run(TINY, tmp_path, **settings)
+
+
+def test_threads_are_put_back_and_written_down(tmp_path):
+    before = torch.get_num_threads()
+    record = run(TINY, tmp_path, threads=before + 1, device="cpu")
+    assert torch.get_num_threads() == before
+    told = read_record(record.path)["made_with"]
+    assert told["threads"] == before + 1
+    assert told["device"] == "cpu"
+    assert told["device_name"] == told["cpu"]
+    assert told["kernels"] == "none"
+
+
+def test_the_address_knows_nothing_of_where(tmp_path):
+    first = run(TINY, tmp_path, device="cpu", workers=0)
+    assert run(TINY, tmp_path, threads=1).path == first.path
+    assert "device" not in first.run.description
