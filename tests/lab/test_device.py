@@ -104,3 +104,18 @@ def test_the_address_knows_nothing_of_where(tmp_path):
     first = run(TINY, tmp_path, device="cpu", workers=0)
     assert run(TINY, tmp_path, threads=1).path == first.path
     assert "device" not in first.run.description
+
+
+def test_a_compiled_run_is_the_plain_one_up_to_rounding(tmp_path, monkeypatch):
+    """By dynamo's own interpreter: what inductor makes is torch's matter, and takes minutes."""
+    compiled, own = [], torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self: (compiled.append(type(self).__name__), own(self, backend="eager"))
+    )
+    what = Run(epochs=1, batch_size=500, method="rigl:every=2")
+    plain, fast = run(what, tmp_path / "plain"), run(what, tmp_path / "fast", compile=True)
+    assert compiled == ["DigitsNet"]
+    assert fast.last["train_loss"] == pytest.approx(plain.last["train_loss"], rel=1e-3)
+    assert fast.load().state_dict().keys() == plain.load().state_dict().keys()
+    assert read_record(fast.path)["made_with"]["compiled"] is True
+    assert "compiled" not in read_record(plain.path)["made_with"]

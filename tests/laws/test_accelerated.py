@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from zosam import accelerate
 from zosam.kernels import library, measure
+from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS, ZOSAM, Pair
 from zosam.sparse import RigL
@@ -75,3 +76,5 @@ def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeyp
     weights.append(run(what, tmp_path / "other", accelerate=True).load().state_dict())
     assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))
+    ran = [read_record(tmp_path / name / what.folder)["made_with"]["kernels"] for name in ("resumed", "other")]
+    assert ran == [library.load().variant, "none"]
