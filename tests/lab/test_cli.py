@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from zosam.lab import cli, terminal
+from zosam.lab import cli, serve, terminal
 from zosam.lab.data import DATA
 from zosam.lab.models import MODELS
 from zosam.lab.record import read_record
@@ -90,6 +92,12 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
         assert not code
         sizes[form] = next((tmp_path / form).iterdir()).stat().st_size
     assert sizes["compressed"] < sizes["dense"] / 4
+    monkeypatch.setattr(serve, "serve_bench", functools.partial(serve.serve_bench, seconds=0.01))
+    code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, "--batches", "1", "8", "--json")
+    assert [line["batch"] for line in json.loads(out)] == [1, 8]
+    code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, "--batches", "1")
+    assert re.search(r"batch +kernels, ms +torch, ms .*pictures/s +gain\n +1 ", out)
+    assert "onnxruntime, ms" in out or "pip install 'zosam[onnx]' onnxruntime" in out
 
 
 def test_doctor_says_what_runs(monkeypatch, capsys):

@@ -130,15 +130,20 @@ def restore(model: nn.Module) -> nn.Module:
 
 def report(model: nn.Module) -> str:
     """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
-    lines: dict[str, list[str]] = {}
+    told = []
     for name, module in model.named_modules():
         forward = module.__dict__.get("forward")
-        if isinstance(forward, Dispatcher):
-            for (case, *_), version in forward.versions.items():
-                when = "in training" if case is True else f"forward of {case}"
-                for line, gain in (version.describe() if version else {f"torch runs all of it {when}": ""}).items():
-                    lines.setdefault(f"{name or 'model'}: {line}", []).append(gain)
-    told = [f"{line} ({', '.join(filter(None, gains))})" if any(gains) else line for line, gains in lines.items()]
+        if not isinstance(forward, Dispatcher):
+            continue
+        lines: dict[str, list[str]] = {}
+        for (case, *_), version in forward.versions.items():
+            when = "in training" if case is True else f"forward of {case}"
+            for line, gain in (version.describe() if version else {"torch runs all of it": ""}).items():
+                lines.setdefault(line, []).append(f"{gain} {when}".strip())
+        for line, cases in lines.items():
+            always = len(cases) == len(forward.versions)  # then only gains are worth a word
+            said = ", ".join(c for c in cases if not always or "times" in c)
+            told.append(f"{name or 'model'}: {line}" + f" ({said})" * bool(said))
     return "\n".join(told) or "not accelerated"
 
 

@@ -63,8 +63,7 @@ class Rewritten:
 
     def describe(self) -> dict[str, str]:
         """Of each region what runs where, and how many times as fast that was measured to be."""
-        when = "in training" if self.case.backward else f"forward of {self.case.batch}"
-        gain = {s: f"{s.ratio:.1f} times as fast {when}" if s.ratio and s.wins else "" for s in self.switches}
+        gain = {s: f"{s.ratio:.1f} times as fast" if s.ratio and s.wins else "" for s in self.switches}
         return {switch.describe(): text for switch, text in gain.items()}
 
 

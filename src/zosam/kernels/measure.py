@@ -26,7 +26,7 @@ from .library import CONV_BACKWARD, CONV_FORWARD, MOVE, Library
 Clock = Callable[[], float]
 Name = TypeVar("Name")
 REPEATS = 2
-TRIES, APART = 4, 1.25
+TRIES, APART, DOUBTED = 4, 1.25, 10.0
 ENOUGH_BLOCKS = 4  # of pictures, to time a layer
 _known: dict[str, float] = {}
 
@@ -57,7 +57,7 @@ def ratio(slow: Callable[[], object], fast: Callable[[], object]) -> float:
             start = clock()
             function()
             took[i] = min(took[i], clock() - start)
-        if tries > 1 and took[0] / max(took[1], 1e-9) > APART:
+        if tries > 1 and APART < took[0] / max(took[1], 1e-9) < DOUBTED:
             break
     return took[0] / max(took[1], 1e-9)
 

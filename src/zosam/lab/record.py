@@ -139,7 +139,10 @@ def check_size(network: Choice, classes: int, tensors: Mapping[str, Tensor]) -> 
     if network.name.partition(":")[0] in models.NETWORKS.packages:
         return
     if network.name not in models.MODELS:
-        raise ValueError(f"the record names the network {network}, which is code: if you trust it, build and pass it")
+        raise ValueError(
+            f"the record names the network {network}, which is code: if you trust it, build and pass it"
+            f" (on the command line: --model {network})"
+        )
     claimed = models.sizes(network, classes)
     differ = sorted(n for n in {*claimed, *tensors} if n not in tensors or claimed.get(n) != tensors[n].shape)
     if differ:

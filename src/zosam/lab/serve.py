@@ -129,8 +129,8 @@ def _in_turns(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str
     return {name: statistics.median(times) for name, times in took.items()}
 
 
-def bench(path: Path, batches: Sequence[int], threads: int, model: str | None) -> str:
-    """What `zosam serve-bench` prints, for a finished run."""
+def bench(path: Path, batches: Sequence[int], threads: int, model: str | None) -> tuple[list[dict[str, Any]], str]:
+    """What `serve_bench` finds for a finished run, and what runs where."""
     from zosam.lab import models
     from zosam.lab.assemble import load_data
 
@@ -138,12 +138,4 @@ def bench(path: Path, batches: Sequence[int], threads: int, model: str | None) -
     record = _finished(path)
     network = record.load(None if model is None else models.build(model, record.classes))
     pictures = next(iter(load_data(record.run).test))[0]
-    found = serve_bench(network, pictures, batches)
-    names = [name for name in ("kernels", "torch", "onnxruntime") if name in found[0]]
-    lines = [f"{'batch':>6}" + "".join(f"{name + ', ms':>18}" for name in names) + f"{'pictures/s':>14}{'gain':>7}"]
-    for line in found:
-        times = "".join(f"{line[name]:18.2f}" for name in names)
-        lines.append(f"{line['batch']:6}{times}{line['pictures per second']:14,.0f}{line['gain']:7.2f}")
-    if "onnxruntime" not in names:
-        lines.append("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime")
-    return "\n".join([report(network), *lines])
+    return serve_bench(network, pictures, batches), report(network)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from rich.text import Text
 
-from zosam.lab.terminal import Output, Printed, console, progress_bar
+from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, progress_bar, show_table
 
 
 def eval_(
@@ -84,7 +85,7 @@ def export(
     example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None
     own = None if model is None else models.build(model, record.classes)
     file = export(record.load(own), out or path, form, masks=record.masks() or None, example=example)
-    console.print(f"{file}  {file.stat().st_size:,} bytes", highlight=False)
+    console.print(plain(f"{file}  {file.stat().st_size:,} bytes"), soft_wrap=True, highlight=False)
 
 
 def serve_bench(
@@ -92,6 +93,7 @@ def serve_bench(
     batches: tuple[int, ...] = (1, 8, 64),
     threads: int = 1,
     model: str | None = None,
+    output: Printed = Output(),
 ) -> None:
     """How fast the network of a finished run serves: on the sparse kernels, in dense torch and in onnxruntime.
 
@@ -100,14 +102,29 @@ def serve_bench(
         batches: Batch sizes.
         threads: For all three.
         model: The network, module:function, if it is your own: a record alone does not make its code run.
+        output: In which form to print it.
     """
     from zosam.lab.serve import bench
 
-    console.print(bench(path, batches, threads, model), highlight=False)
+    found, ways = bench(path, batches, threads, model)
+    if not output.is_plain:
+        output.write(found)
+        return
+    console.print(plain(f"{ways}\n"), soft_wrap=True, highlight=False)
+    names = [name for name in ("kernels", "torch", "onnxruntime") if name in found[0]]
+    heads = ["batch", *(f"{name}, ms" for name in names), "pictures/s", "gain"]
+    columns = [Column(head, rank, right=True) for rank, head in enumerate(heads)]
+    rows: list[Cells | Text] = []
+    for line in found:
+        times = [f"{line[name]:.2f}" for name in names]
+        rows.append([str(line["batch"]), *times, f"{line['pictures per second']:,.0f}", f"{line['gain']:.2f}"])
+    show_table(console, columns, rows)
+    if "onnxruntime" not in names:
+        console.print(plain("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime"), highlight=False)
 
 
 def doctor() -> None:
     """Which sparse kernels this machine runs, and why."""
     from zosam.kernels import doctor
 
-    console.print("\n".join(doctor()), highlight=False)
+    console.print(plain("\n".join(doctor())), soft_wrap=True, highlight=False)
