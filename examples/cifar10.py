@@ -55,7 +55,8 @@ def main() -> None:
             loss = optimizer.step(lambda x=x, y=y: F.cross_entropy(model(x), y))
             schedule.step()
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
-        torch.save(state | {"epochs": epoch + 1}, args.checkpoint)
+        torch.save(state | {"epochs": epoch + 1}, args.checkpoint.with_suffix(".new"))
+        args.checkpoint.with_suffix(".new").replace(args.checkpoint)  # a kill leaves the old one or the new one
         print(f"epoch {epoch + 1}: loss {loss:.3f}, test accuracy {accuracy(model, pictures.test):.2%}")
     print(f"{sparse.sparsity:.2%} of the weights are zero, {accuracy(model, pictures.test):.2%} accurate")
 
