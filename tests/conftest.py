@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,6 +158,14 @@ def _same() -> Callable[[list[Tensor], list[Tensor]], bool]:
 @pytest.fixture
 def trial() -> type[Trial]:
     return Trial
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_compiled() -> Iterator[None]:
+    """Where something was compiled, optimizers search all that is alive for their modules: slow in a long process."""
+    yield
+    if getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None):
+        torch._dynamo.reset()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

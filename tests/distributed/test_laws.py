@@ -197,7 +197,8 @@ def kept(law, cases):
 
 @pytest.mark.parametrize("law", STEP_LAWS, ids=lambda law: law.__name__)
 def test_laws_of_the_step(two, law):
-    cases = [(name, method) for name in sorted(OPTIMIZERS) for method in (None, "rigl")]
+    methods = (None, "rigl") if trials.shared_fixtures().LONG else ("rigl",)
+    cases = [(name, method) for name in sorted(OPTIMIZERS) for method in methods]
     assert two(kept, law.__name__, cases) == [{}, {}]
 
 

@@ -118,20 +118,22 @@ def test_another_number_of_ranks_goes_on_with_a_warning(two, tmp_path):
     assert all(epochs[-1]["step"] == 20 for _, epochs in two(other_world, tmp_path))
 
 
+def trained(what, out):
+    run(what, out)
+
+
 def torchrun(*args):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, args)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_torchrun_trains_and_a_killed_worker_costs_nothing(tmp_path):
-    straight = torchrun("-m", "zosam", "train", "--epochs", 2, "--batch-size", 144, "--method", "rigl:every=4",
-                        "--out", tmp_path / "straight")  # fmt: skip
-    assert straight.returncode == 0, straight.stderr
+def test_torchrun_trains_and_a_killed_worker_costs_nothing(two, tmp_path):
+    what = Run(epochs=2, batch_size=144, method="rigl:every=4")
+    two(trained, what, tmp_path / "straight")
     restarted = torchrun("--max-restarts", 1, Path(__file__).parent / "restart.py", tmp_path / "killed")
     assert restarted.returncode == 0, restarted.stderr
     assert (tmp_path / "killed" / "killed").exists()
-    what = Run(epochs=2, batch_size=144, method="rigl:every=4")
     first, second = (finished(tmp_path / name / what.folder) for name in ("straight", "killed"))
     assert first.epochs[1]["train_loss"] < first.epochs[0]["train_loss"] < 2.4
     for name, value in weights(first.path).items():

@@ -365,11 +365,11 @@ def zosam_train(out, **popen):
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path):
-    assert zosam_train(tmp_path / "whole").wait(120) == 0
+    run(SMALL, tmp_path / "whole")
     began = time.monotonic()
     kills = 0
     chance = random.Random(0)
-    while kills < 3:
+    while kills < 2:
         process = zosam_train(tmp_path / "killed")
         progress = tmp_path / "killed" / SMALL.folder / "run.json"
         while not progress.exists() and process.poll() is None:

@@ -26,11 +26,17 @@ def any_sharded(tensors: Iterable[Tensor]) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, in the same memory; a plain tensor is its own."""
-    if not is_sharded(tensor):
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or not isinstance(tensor, module.DTensor):
         return tensor
     with torch.no_grad():
-        part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
+        part: Tensor = tensor.to_local()
     return part
+
+
+def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`local` of each."""
+    return [local(t) for t in tensors] if any_sharded(tensors) else list(tensors)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -54,20 +54,20 @@ class Ascent(Optimizer):
 
     def scaled(self, vector: Tensor) -> Tensor:
         """T times the vector."""
-        if self.scale.metric is None and not any(g.get("scale") for g in self.param_groups):
+        if self.scale.metric is None and not any(g.get("scale") for g in self.base.param_groups):
             return vector
         if self._lengths is None or not self._within:
-            metrics = {id(p): g.get("scale", self.scale.metric) for g in self.param_groups for p in g["params"]}
+            metrics = {id(p): g.get("scale", self.scale.metric) for g in self.base.param_groups for p in g["params"]}
             self._lengths = self.scale.lengths(self.active, [metrics[id(p)] for p in self.active.params])
         return vector if self._lengths is None else self._lengths * vector
 
     def rhos(self) -> list[float]:
         """How far each perturbed group climbs."""
-        return [check_rho(g["rho"]) for g in self.param_groups if g.get("perturb", True)]
+        return [check_rho(g["rho"]) for g in self.base.param_groups if g.get("perturb", True)]
 
     def offset(self, direction: Tensor, radius: float | None = None) -> Tensor:
         """`rho` times the direction, group by group; or `radius` times it, in groups that climb at all."""
-        rhos = {id(p): g["rho"] for g in self.param_groups for p in g["params"]}
+        rhos = {id(p): g["rho"] for g in self.base.param_groups for p in g["params"]}
         each = [rhos[id(p)] if radius is None else radius * (rhos[id(p)] > 0) for p in self.active.params]
         return direction * (each[0] if len(set(each)) == 1 else self.active.spread(each))
 
@@ -177,7 +177,7 @@ class Ascent(Optimizer):
     def active(self) -> ActiveWeights:
         """The active weights of the groups that are perturbed; they do not change within a step."""
         if self._space is None or not self._looked:
-            params = [p for g in self.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
+            params = [p for g in self.base.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
             if self._space is None or self._space.signature != signature(params, find_masks(params)):
                 self._space = ActiveWeights(params)
             self._looked = self._within
@@ -222,7 +222,7 @@ class Ascent(Optimizer):
             raise ValueError(f"{what} needs all weights on every rank: use DistributedDataParallel, or leave it out")
 
     def _parameters(self) -> list[Tensor]:
-        found: list[Tensor] = [p for g in self.param_groups for p in g["params"]]
+        found: list[Tensor] = [p for g in self.base.param_groups for p in g["params"]]
         return found
 
 

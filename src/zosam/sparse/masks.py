@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.distributed.fsdp import local, shared_like, whole
+from zosam.distributed.fsdp import local, local_parts, shared_like, whole
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import travel
 from zosam.optim.active import forget, mask_of, set_mask
@@ -206,7 +206,8 @@ class MaskHooks(MaskState):
 
     def _marks(self) -> dict[str, tuple[int, int]]:
         """For each weight two numbers, one of which changes when somebody writes to it or puts another in its place."""
-        return {n: (local(w)._version, local(w).data_ptr()) for n, w in self.weights.items()}
+        parts = local_parts(list(self.weights.values()))
+        return {n: (part._version, part.data_ptr()) for n, part in zip(self.weights, parts, strict=True)}
 
     def is_as_made(self, name: str) -> bool:
         return name in self._unpruned and self._marks()[name] == self._written[name]
@@ -297,4 +298,5 @@ class MaskHooks(MaskState):
 
 def _multiply(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     if pairs:  # a product with bytes is several times faster than one with bools
-        torch._foreach_mul_([local(t) for t, _ in pairs], [local(m).view(torch.uint8) for _, m in pairs])
+        tensors, masks = (local_parts(part) for part in zip(*pairs, strict=True))
+        torch._foreach_mul_(tensors, [m.view(torch.uint8) for m in masks])

@@ -143,7 +143,7 @@ def test_trained_networks(folder):
 
 
 def test_records(folder, monkeypatch):
-    monkeypatch.setattr(terminal.console, "file", io.StringIO())
+    monkeypatch.setattr(terminal.console, "_file", io.StringIO())  # `file` would be put back as it was then
     path = folder / "record.json"
     whole = read_record(folder)  # without the checksum, which a stranger can make too
     files.write_json(path, whole)

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from zosam.lab.callbacks import Callbacks
+from zosam.lab.cli import main
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
@@ -71,7 +72,7 @@ def test_two_processes_share_the_work(tmp_path):
     assert not missing(RUNS, Book.open(tmp_path / "runs"))
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     command = [sys.executable, "-m", "zosam", "table", "1", "--tier", "tiny", "--seeds", "1", "--out", str(tmp_path)]
     command += ["--only", "^SNIP / CIFAR-10 9"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -81,10 +82,12 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     process.wait()
     ended = [p for p in tmp_path.glob("*/record.json") if json.loads(p.read_text())["status"] == "finished"]
     before = {p: p.stat().st_mtime_ns for p in ended}
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"3 runs, {len(before)} finished, {3 - len(before)} missing" in done.stdout
+    monkeypatch.setattr(sys, "argv", ["zosam", *command[3:]])
+    main()
+    assert f"3 runs, {len(before)} finished, {3 - len(before)} missing" in capsys.readouterr().out
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
-    assert "0 missing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    main()
+    assert "0 missing" in capsys.readouterr().out
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
