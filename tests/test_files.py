@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
+import stat
 import warnings
 
 import pytest
@@ -23,6 +25,21 @@ def test_a_write_that_fails_says_what_to_do_and_leaves_what_was_there(tmp_path, 
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """A crash of the machine leaves the old file or the new one: content, then name, then the folder's entry."""
+    done, fsync, replace = [], os.fsync, pathlib.Path.replace
+
+    def synced(number):
+        kind = "folder" if stat.S_ISDIR(os.fstat(number).st_mode) else f"content of {os.fstat(number).st_size} bytes"
+        done.append(kind)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(pathlib.Path, "replace", lambda own, to: [done.append("name"), replace(own, to)])
+    files.write(tmp_path / "a", b"twelve bytes")
+    assert done == ["content of 12 bytes", "name", "folder"]
 
 
 def test_a_function_may_write(tmp_path):

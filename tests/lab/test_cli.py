@@ -74,6 +74,9 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--csv")
     assert len(out.splitlines()) == 2
     assert "test_accuracy" in out
+    again = ("train", "--out", tmp_path, "--epochs", 1, "--batch-size", 512, "--optimizer", "sam", "--json")
+    code, out, _ = call(monkeypatch, capsys, *again)
+    assert json.loads(out)[0]["status"] == "finished"
     code, out, _ = call(monkeypatch, capsys, "eval", folder, "--json", "--batch-size", 100)
     assert not code
     last = read_record(folder)["epochs"][-1]

@@ -45,15 +45,15 @@ class Output:
         return console if self.is_plain else Console(stderr=True)
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Print records of the same keys; in CSV a mapping or list within is written as JSON."""
+        """Print records; in CSV a mapping or list within is written as JSON, and what one does not have is empty."""
         if self.json:
             json.dump(records, sys.stdout, indent=1, ensure_ascii=False)
             sys.stdout.write("\n")
             return
-        keys = list(records[0]) if records else []
+        keys = list(dict.fromkeys(key for record in records for key in record))
         table = csv.writer(sys.stdout, lineterminator="\n")
         table.writerow(keys)
-        table.writerows([[_field(record[key]) for key in keys] for record in records])
+        table.writerows([[_field(record.get(key, "")) for key in keys] for record in records])
 
 
 Printed = Annotated[Output, tyro.conf.arg(name="")]  # in the signature of a command: --json and --csv

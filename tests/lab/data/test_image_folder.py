@@ -1,11 +1,14 @@
 """Folders of pictures: decoding, DeiT's augmentation, and clear errors."""
 
+import ast
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import zosam
 from zosam.lab.data import DataError, folder, imagenet
 from zosam.lab.data.mix import erase, mix
 from zosam.lab.data.pictures import MEAN, STD, centre, decode, random_crop
@@ -239,3 +242,13 @@ def test_only_the_formats_that_we_name_are_opened(root, tmp_path, monkeypatch):
         path = tmp_path / f"{kind}.png"  # the content counts, not the name
         Image.new("RGB", (9, 9)).save(path, kind)
         assert decode(str(path)).size == (9, 9)
+
+
+def test_no_picture_is_opened_without_naming_its_formats():
+    source, found = Path(zosam.__file__).parent, 0
+    for file in source.rglob("*.py"):
+        for call in (n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)):
+            if ast.unparse(call.func) == "Image.open":
+                found += 1
+                assert "formats" in {keyword.arg for keyword in call.keywords}, f"{file}, line {call.lineno}"
+    assert found >= 3

@@ -83,6 +83,14 @@ def test_beside_a_surface_stand_sharpness_and_eigenvalues(book):
     assert model["eigenvalues"] == sorted(model["eigenvalues"], reverse=True)
 
 
+def test_a_surface_says_how_far_it_is(book):
+    ticks = []
+    figure = Figure("example", "An example", "tiny", "surface", SETTINGS["surface"] | {"eigenvalues": 0}, RUNS)
+    measured(figure, book, tick=lambda done, of: ticks.append((done, of)))
+    points = 2 * 3 * 3
+    assert ticks == [(n, points) for n in range(1, points + 1)] + [(n, 82) for n in range(1, 83)]  # and the line's 41
+
+
 def test_corruptions_come_from_notes(book):
     assert drawn("corruptions", book) == []
     book.keep(RUNS["SGD"], "corrupted", {"pictures": 10, "accuracy": {"fog": [0.5, 0.4, 0.3, 0.2, 0.1]}})

@@ -52,7 +52,7 @@ def runs(
     for run in found:
         if run.why:
             console.print(plain(f"{run.path.name}: {run.why}"), style="red", highlight=False, soft_wrap=True)
-    counts = f"{len(found)} of {len(there)} runs" if len(found) < len(there) else f"{len(there)} runs"
+    counts = f"{len(found)} of " * (len(found) < len(there)) + f"{len(there)} run{'s' * (len(there) != 1)}"
     console.print(f"\n{counts}, {duration(sum(run.seconds for run in found))} of training", highlight=False)
 
 

@@ -19,6 +19,7 @@ def eval_(
     batch_size: int | None = None,
     data_dir: str | None = None,
     workers: int = 2,
+    device: str = "auto",
     model: str | None = None,
     output: Printed = Output(),
 ) -> None:
@@ -32,25 +33,29 @@ def eval_(
         batch_size: Pictures at a time; by default the run's.
         data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
         workers: Processes that read pictures.
+        device: auto for the accelerator, if there is one; or cpu, cuda, cuda:1, mps, xpu.
         model: The network, module:function, if it is your own: a record alone does not make its code run.
         output: In which form to print it.
     """
     from zosam.lab import models
     from zosam.lab.data import load
+    from zosam.lab.device import placed
     from zosam.lab.run import finished
     from zosam.lab.train import evaluate
+    from zosam.lab.where import Where
 
     record = finished(path)
     what = data or record.run.data
-    source = load(what, batch_size or record.run.batch_size, record.run.seed, data_dir=data_dir, workers=workers)
-    batches = getattr(source, split)
-    if batches is None:
-        raise ValueError(f"{what} has no {split} split")
-    if source.classes != record.classes:
-        raise ValueError(f"{what} has {source.classes} classes, and the network of {path} tells {record.classes} apart")
-    network = record.load(None if model is None else models.build(model, record.classes), averaged)
-    with progress_bar(output.aside(console), "batches", transient=True) as progress:
+    size, where = batch_size or record.run.batch_size, Where(device=device, data_dir=data_dir, workers=workers)
+    with where.here() as place, progress_bar(output.aside(console), "batches", transient=True) as progress:
         task = progress.add_task(f"{what}", total=None)
+        source = load(what, size, record.run.seed, place, data_dir=data_dir, workers=workers)
+        batches = getattr(source, split)
+        if batches is None:
+            raise ValueError(f"{what} has no {split} split")
+        if source.classes != record.classes:
+            raise ValueError(f"{what} has {source.classes} classes, and the network of {path} {record.classes}")
+        network = placed(record.load(None if model is None else models.build(model, record.classes), averaged), place)
         found = evaluate(network, batches, tick=lambda done, of: progress.update(task, completed=done, total=of))
     accuracy, loss = found["test_accuracy"], found["test_loss"]
     told = {"folder": str(path), "data": str(what), "split": split, "averaged": averaged}

@@ -19,6 +19,7 @@ def train(
     what: Annotated[Run, tyro.conf.arg(name="")],
     out: Path = Path("runs"),
     where: Annotated[Where, tyro.conf.arg(name="")] = Where(),
+    output: Printed = Output(),
 ) -> None:
     """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
 
@@ -28,10 +29,12 @@ def train(
         what: What to train.
         out: Folder that holds the folders of all runs.
         where: Where and how to train.
+        output: In which form to print how it ended.
     """
-    with Watching(console) as shown:
+    with Watching(output.aside(console)) as shown:
         record = run(what, out, **vars(shown.callbacks(what.folder)), **vars(where))
-    show(record.path)
+    if shown.is_lead:
+        show(record.path, output)
 
 
 def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()) -> None:

@@ -8,13 +8,15 @@ its own weights.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.measure.hessian import top_eigenvalues
 from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.untouched import Masks, active, away_from_home, bound, untouched, value
@@ -65,16 +67,23 @@ def direction(model: nn.Module, seed: int = 0, axis: int = 0, masks: Masks | Non
 
 
 def figure_surface(
-    models: Mapping[str, Measured], points: int = 21, span: float = 1.0, seed: int = 0, eigenvalues: int = 0
+    models: Mapping[str, Measured],
+    points: int = 21,
+    span: float = 1.0,
+    seed: int = 0,
+    eigenvalues: int = 0,
+    tick: Tick = nobody,
 ) -> dict[str, Any]:
     """The surfaces of several networks of one architecture, on one grid along the same random directions.
 
     With `eigenvalues`, beside each so many of the largest of its curvature, and its sharpness: the largest rise of the
-    loss within 0.05 of the weights. Two random directions show neither.
+    loss within 0.05 of the weights. Two random directions show neither. `tick` is told after each point how many of how
+    many are done.
     """
     at, panels = offsets(points, span), []
+    done = _counted(tick, len(models) * points**2)
     for name, (model, loss, masks) in models.items():
-        rows = surface(model, loss, points, span, seed, masks)
+        rows = surface(model, done(loss), points, span, seed, masks)
         panel: dict[str, Any] = {"name": name, "loss": [_finite(row) for row in rows]}
         if eigenvalues and math.isfinite(rows[points // 2][points // 2]):  # else it has none
             panel["sharpness"] = sharpness(model, loss, masks=masks)
@@ -90,10 +99,12 @@ def figure_surface(
     }
 
 
-def figure_line(models: Mapping[str, Measured], points: int = 41, span: float = 1.0, seed: int = 0) -> dict[str, Any]:
+def figure_line(
+    models: Mapping[str, Measured], points: int = 41, span: float = 1.0, seed: int = 0, tick: Tick = nobody
+) -> dict[str, Any]:
     """The loss of several networks of one architecture along the same random direction."""
-    at = offsets(points, span)
-    found = [(name, line(m, loss, points, span, seed, masks)) for name, (m, loss, masks) in models.items()]
+    at, done = offsets(points, span), _counted(tick, len(models) * points)
+    found = [(name, line(m, done(loss), points, span, seed, masks)) for name, (m, loss, masks) in models.items()]
     return {
         **_about("line", "lines", "Loss along a random direction", span, seed, models),
         "x": "offset, in norms of the filters",
@@ -101,6 +112,21 @@ def figure_line(models: Mapping[str, Measured], points: int = 41, span: float = 
         "log_y": True,
         "series": [{"name": name, "x": at, "y": _finite(losses)} for name, losses in found],
     }
+
+
+def _counted(tick: Tick, of: int) -> Callable[[Closure], Closure]:
+    """Makes losses of which `tick` is told each time that one was computed."""
+    times = itertools.count(1)
+
+    def count(loss: Closure) -> Closure:
+        def counted(*given: Any) -> Any:
+            found = loss(*given)
+            tick(next(times), of)
+            return found
+
+        return counted
+
+    return count
 
 
 def _losses(

@@ -144,7 +144,11 @@ def figure(
         if content.measure == "throughput":
             beside = content.runs[content.settings["reference"]]
             measure_missing(dict.fromkeys(content.runs.values(), beside), book, where, say)
-    drawings = measured(content, book, seeds, where)
+    with progress_bar(say, "", transient=True) as progress:
+        task = progress.add_task(f"measuring {name}", total=None)
+        drawings = measured(
+            content, book, seeds, where, lambda done, of: progress.update(task, completed=done, total=of)
+        )
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
     written = []

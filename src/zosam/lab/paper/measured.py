@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zosam.lab.assemble import load_data
+from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data import Data, Tensors
 from zosam.lab.device import placed
 from zosam.lab.measure import budget, convergence, features, landscape, masks_film, robustness
@@ -37,6 +38,7 @@ class Networks:
     found: Records
     data_dir: str | None
     device: torch.device
+    tick: Tick = nobody
 
     def trained(self) -> dict[str, nn.Module]:
         """The network of each series, of its first seed."""
@@ -52,8 +54,11 @@ class Networks:
         return (x if plain is None else plain(x, torch.Generator())), y
 
 
-def measured(figure: Figure, book: Book, seeds: int = 1, where: Where = Where()) -> list[Drawing]:
-    """The figure's drawings, measured where it is said, from the runs that are finished; none if no run is."""
+def measured(figure: Figure, book: Book, seeds: int = 1, where: Where = Where(), tick: Tick = nobody) -> list[Drawing]:
+    """The figure's drawings, measured where it is said, from the runs that are finished; none if no run is.
+
+    `tick` is told how many of how many points of a surface are done.
+    """
     found: dict[str, list[Record]] = {}
     for name, run in figure.runs.items():
         records = [r for seed in range(seeds) if (r := book.get(replace(run, seed=seed))) is not None]
@@ -62,7 +67,7 @@ def measured(figure: Figure, book: Book, seeds: int = 1, where: Where = Where())
     if not found:
         return []
     with where.here() as device:
-        drawings = KINDS[figure.measure](figure, found, book, Networks(found, where.data_dir, device))
+        drawings = KINDS[figure.measure](figure, found, book, Networks(found, where.data_dir, device, tick))
     for at, drawing in enumerate(drawings):
         drawing["name"] = figure.name if at == 0 else f"{figure.name}-{drawing['name']}"
         drawing["title"] = figure.title if at == 0 else f"{figure.title}: {drawing['title']}"
@@ -94,8 +99,8 @@ def _surface(figure: Figure, found: Records, book: Book, networks: Networks) -> 
         masks = {model.get_parameter(n): m for n, m in found[name][0].masks().items()}
         shown[name] = (model, classification(model, x, y), masks or None)
     seen = f" Loss on {len(y)} pictures of the training set, not augmented; one seed."
-    drawings = [landscape.figure_surface(shown, **{"eigenvalues": EIGENVALUES, **settings})]
-    drawings.append(landscape.figure_line(shown))
+    drawings = [landscape.figure_surface(shown, **{"eigenvalues": EIGENVALUES, **settings}, tick=networks.tick)]
+    drawings.append(landscape.figure_line(shown, tick=networks.tick))
     return [{**d, "note": d["note"] + seen} for d in drawings]
 
 

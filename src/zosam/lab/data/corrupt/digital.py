@@ -88,6 +88,6 @@ def jpeg_compression(x: Pictures, quality: int, *, rng: np.random.Generator) -> 
     for number, picture in enumerate(x):
         stream = io.BytesIO()
         Image.fromarray(picture).save(stream, "JPEG", quality=quality)
-        with Image.open(stream) as compressed:
+        with Image.open(stream, formats=("JPEG",)) as compressed:
             out[number] = np.asarray(compressed)
     return out
