@@ -46,6 +46,8 @@ def eval_(
 
     record = finished(path)
     what = data or record.run.data
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
     size, where = batch_size or record.run.batch_size, Where(device=device, data_dir=data_dir, workers=workers)
     with where.here() as place, progress_bar(output.aside(console), "batches", transient=True) as progress:
         task = progress.add_task(f"{what}", total=None)
