@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -17,15 +18,18 @@ from pretend import Pretend, counted, waits
 
 from zosam.lab import checkpoints, data
 from zosam.lab.assemble import load_data
+from zosam.lab.cli.networks import eval_
 from zosam.lab.data import cifar
 from zosam.lab.data.batches import Data, Tensors
 from zosam.lab.device import choose
 from zosam.lab.measure import hessian, landscape, variance
+from zosam.lab.paper import speed
 from zosam.lab.paper.figure import Figure
 from zosam.lab.paper.measured import measured
 from zosam.lab.paper.results_store import Book
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
+from zosam.lab.terminal import Output
 from zosam.lab.train import classification, evaluate
 from zosam.lab.where import Where
 
@@ -174,6 +178,18 @@ def test_a_figure_is_measured_there(digits, monkeypatch):
     there, here = (measured(figure, book, where=Where(device=name))[1] for name in ("pretend", "cpu"))
     assert devices == [DEVICE, torch.device("cpu")]
     assert there["series"][0]["values"] == pytest.approx(here["series"][0]["values"])
+
+
+def test_speeds_and_evaluations_are_taken_there(digits, monkeypatch, capsys):
+    there, book = digits[1], Book.open(digits[1].path.parent)
+    monkeypatch.setattr(speed, "ROUNDS", 1)
+    monkeypatch.setattr(speed, "TURNS", 1)
+    speed.measure_speed(RICH, RICH, book, Where(device="pretend"))
+    assert book.note(RICH, speed.SPEED)["made_with"]["device"] == str(DEVICE)
+    assert speed.is_measured(RICH, RICH, book, Where(device="pretend"))
+    assert not speed.is_measured(RICH, RICH, book, Where(device="cpu"))
+    eval_(there.path, device="pretend", averaged=True, output=Output(json=True))
+    assert json.loads(capsys.readouterr().out)[0]["accuracy"] == there.last["ema_test_accuracy"]
 
 
 def test_a_forgotten_device_is_found(tmp_path, monkeypatch):

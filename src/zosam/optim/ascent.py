@@ -177,7 +177,9 @@ class Ascent(Optimizer):
     def active(self) -> ActiveWeights:
         """The active weights of the groups that are perturbed; they do not change within a step."""
         if self._space is None or not self._looked:
-            params = [p for g in self.base.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad]
+            params = [
+                p for g in self.base.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad
+            ]
             if self._space is None or self._space.signature != signature(params, find_masks(params)):
                 self._space = ActiveWeights(params)
             self._looked = self._within

@@ -32,7 +32,7 @@ def book(tmp_path_factory):
     book = Book.open(tmp_path_factory.mktemp("runs"))
     sweep(with_seeds(RUNS.values(), 2), book)
     for run, rates in zip(RUNS.values(), ([100, 120], [50, 90]), strict=True):
-        about = {"versus": RUNS["SGD"].key, "accelerate": False}
+        about = {"versus": RUNS["SGD"].key, "how": {}}
         book.keep(run, "speed", about | {"images_per_second": rates, "reference": [100, 120]})
     return book
 

@@ -19,7 +19,7 @@ from zosam.lab.where import Where
 COLUMN = "ResNet-32 images/s"
 TABLE = load("table4", "tiny")
 SGD, SAM, DENSE = (TABLE.cell(row, COLUMN).run for row in ("SGD 90 %", "SAM", "SGD (dense)"))
-NOTE = {"accelerate": False, "pictures": 64, "made_with": {}}
+NOTE = {"how": {}, "pictures": 64, "made_with": {}}
 
 
 @pytest.fixture
@@ -131,6 +131,7 @@ def test_for_real_and_only_once(book, monkeypatch):
     assert not (book.root / Run(optimizer="sam", seed=77).folder).exists()
     monkeypatch.setattr(speed, "measure_speed", lambda *_: pytest.fail("it was measured already"))
     speed.measure_missing({SAM: SGD}, book, Where(), say)
+    assert not speed.is_measured(SAM, SGD, book, Where(accelerate=True))  # that would be another speed
     told = json.loads(line(book.get(SAM), [speed.SPEED]))  # and it goes along into lines of results
     lines = book.root / "lines.jsonl"
     lines.write_text(json.dumps(told) + "\n")

@@ -18,7 +18,7 @@ from zosam.kernels import accelerate
 from zosam.lab import models
 from zosam.lab.assemble import build_method, build_optimizer, load_data
 from zosam.lab.callbacks import Tick, nobody
-from zosam.lab.device import CPU, about, current, placed, seed, wait_for
+from zosam.lab.device import CPU, about, choose, current, placed, seed, wait_for
 from zosam.lab.paper.results_store import Book
 from zosam.lab.precision import Precision
 from zosam.lab.record import made_with
@@ -79,9 +79,8 @@ def _measure_speed(
     clock = time.process_time if alone else time.perf_counter
     speeds: list[tuple[float, float]] = []
     for done in range(ROUNDS + 1):  # the first one warms up
-        turns = [
-            [_turn(reference, own, pictures, clock) for _ in range(period)] for _ in range(1 if done == 0 else TURNS)
-        ]
+        often = TURNS if done else 1
+        turns = [[_turn(reference, own, pictures, clock) for _ in range(period)] for _ in range(often)]
         least = [sum(min(turn[place][side] for turn in turns) for place in range(period)) for side in (0, 1)]
         if done:
             speeds.append((pictures * period / least[0], pictures * period / least[1]))
@@ -91,7 +90,7 @@ def _measure_speed(
         SPEED,
         {
             "versus": versus.key,
-            "accelerate": where.accelerate,
+            "how": _how(where),
             "pictures": pictures,
             "images_per_second": [mine for _, mine in speeds],
             "reference": [theirs for theirs, _ in speeds],
@@ -124,15 +123,22 @@ def speeds(what: Run, versus: Run | None, book: Book) -> tuple[dict[int, float],
 
 
 def is_measured(what: Run, versus: Run, book: Book, where: Where) -> bool:
-    """Whether there is a note of the same two, on the same kernels."""
+    """Whether there is a note of the same two, measured in the same way."""
     note = book.note(what, SPEED)
-    return note is not None and (_checked(note)["versus"], note["accelerate"]) == (versus.key, where.accelerate)
+    return note is not None and (_checked(note)["versus"], note["how"]) == (versus.key, _how(where))
 
 
 def ratio(what: Run, versus: Run, book: Book) -> float | None:
     """How many times as fast as the other, by the mean over rounds."""
     own, other = speeds(what, versus, book)
     return fmean(own[at] / other[at] for at in own) if own else None
+
+
+def _how(where: Where) -> dict[str, Any]:
+    """What changes how fast a step is."""
+    threads = where.threads or torch.get_num_threads()
+    kind = choose(where.device).type
+    return {"device": kind, "threads": threads, "compile": where.compile, "accelerate": where.accelerate}
 
 
 def _turn(reference: Step, own: Step, pictures: int, clock: Callable[[], float]) -> tuple[float, ...]:
@@ -162,6 +168,6 @@ def _checked(note: Mapping[str, Any]) -> Mapping[str, Any]:
     own, other = note.get("images_per_second"), note.get("reference")
     right = isinstance(own, list) and isinstance(other, list) and 0 < len(own) == len(other)
     right = right and all(isinstance(v, (int, float)) and 0 < v < 1e12 for v in (*own, *other))  # type: ignore[misc]
-    if not right or not isinstance(note.get("versus"), str) or not isinstance(note.get("accelerate"), bool):
+    if not right or not isinstance(note.get("versus"), str) or not isinstance(note.get("how"), dict):
         raise ValueError("a note of speed cannot be right: remove the file speed.json of that run, and measure again")
     return note
