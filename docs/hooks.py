@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -31,9 +34,25 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = re.sub(
         r"^<!-- not run: (.*) -->$", r'<p class="not-run">Not run by the tests: \1.</p>\n', markdown, flags=re.M
     )
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", _commands())
     if page.file.src_uri == "results.md" and (ROOT / "results" / "evidence.jsonl").exists():
         markdown += '\n\n<a href="evidence.html">All of it as one page</a>, made by `zosam report`.\n'
     return markdown
+
+
+def _commands() -> str:
+    """What every command says of itself."""
+    from zosam.lab import cli
+
+    os.environ["COLUMNS"] = "100"
+    parts = []
+    for name in cli.COMMANDS:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            cli.main([*name.split(), "--help"])
+        parts.append(f"## zosam {name}\n\n```text\n{said.getvalue().strip()}\n```")
+    return "\n\n".join(parts)
 
 
 def _inline(drawing: str) -> str:

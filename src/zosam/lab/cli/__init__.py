@@ -31,8 +31,9 @@ COMMANDS = {
 }
 
 
-def main() -> None:
-    words = sys.argv[1:]
+def main(words: list[str] | None = None) -> None:
+    """Do what the words say; by default those that the program was called with."""
+    words = sys.argv[1:] if words is None else words
     if words[:1] == ["--version"]:
         print(f"zosam {__version__}")
         return
