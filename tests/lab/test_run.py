@@ -308,9 +308,10 @@ def test_where_to_train_is_not_what_to_train(tmp_path):
 def test_what_failed_before_there_was_anything_to_keep_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="zosam data get cifar10"):
         run(dataclasses.replace(SMALL, data="cifar10"), tmp_path / "runs", data_dir=str(tmp_path))
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "runs").mkdir()
     interrupted(SMALL, tmp_path / "runs", at=0)
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list((tmp_path / "runs").iterdir())  # that one was not ours
     interrupted(SMALL, tmp_path / "runs", at=8)  # after the first checkpoint
     kept = sorted(p.name for p in (tmp_path / "runs" / SMALL.folder).iterdir())
     interrupted(SMALL, tmp_path / "runs", at=8)  # it was there before

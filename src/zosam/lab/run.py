@@ -10,7 +10,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -230,7 +230,7 @@ def run(
     every batch: the training is that of one process, up to rounding. Rank 0 alone writes.
     """
     path, how = Path(root) / what.folder, Where.of(where)
-    fresh = not path.exists()
+    fresh = [folder for folder in (path, *path.parents) if not folder.exists()]
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
         return done
@@ -244,6 +244,9 @@ def run(
             except BaseException:
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
                     shutil.rmtree(path, ignore_errors=True)
+                    with suppress(OSError):  # somebody else may be there by now
+                        for folder in fresh[1:]:
+                            folder.rmdir()
                 raise
         return done or finished(path, what)
 
