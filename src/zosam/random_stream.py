@@ -52,11 +52,13 @@ class Draw:
     def normal(
         self, count: int, start: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Normal numbers of variance 1, by Box and Muller: one half of the bits is the radius, the other the angle."""
-        bits = self.bits(count, start, device)
+        """Normal numbers of variance 1, by Box and Muller: 64 bits give a radius and an angle, and these two numbers."""
+        first, last = start // 2, (start + count + 1) // 2
+        bits = self.bits(last - first, first, device)
         radius = _shift(bits, 32).to(_wide(dtype)).add_(0.5).mul_(2.0**-32).log_().mul_(-2).sqrt_()
         angle = bits.bitwise_and_(0xFFFFFFFF).to(_wide(dtype)).mul_(math.pi * 2.0**-31)
-        return radius.mul_(angle.cos_()).to(dtype)
+        pairs = torch.stack([angle.cos().mul_(radius), angle.sin_().mul_(radius)], dim=1)
+        return pairs.flatten()[start % 2 :][:count].to(dtype)
 
     def signs(
         self, count: int, start: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
