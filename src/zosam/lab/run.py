@@ -62,15 +62,15 @@ class Run:
     rho: Radius = Radius()
     """Length of the perturbation: a number, or a schedule such as late:0.9,0.1; the optimizer's own unless given."""
     perturb_on: Literal["all", "norms"] = "all"
-    """What climbs: all weights, or norm layers only (SAM-ON)."""
+    """What is perturbed: all weights, or norm layers only (SAM-ON)."""
     base: Literal["sgd", "adamw"] = "sgd"
-    """What takes the step."""
+    """Torch optimizer that takes the step."""
     epochs: int = 15
     """Passes over the training data."""
     length: float = 1.0
-    """Train so many times as long: epochs, schedule and the end of mask updates are stretched, and it is 1 again."""
+    """Multiply the length of the training: epochs, schedule and mask updates are stretched alike."""
     batch_size: int = 64
-    """Pictures in a step."""
+    """Pictures per step, over all processes together."""
     lr: float = 0.1
     """Learning rate at the start."""
     momentum: float = 0.9
@@ -82,18 +82,18 @@ class Run:
     weight_decay_on: Literal["all", "weights"] = "all"
     """What is decayed: all parameters, or weights only, without norms, biases, class tokens and positions."""
     schedule: Chosen = Chosen(SCHEDULE, "cosine")
-    """How the learning rate goes, in epochs: cosine, steps:at=(80,120) or constant, each with warmup and more."""
+    """Learning-rate schedule, in epochs: cosine, steps:at=(80,120) or constant, each with warmup and more."""
     clip: float | None = None
-    """Length to which a longer gradient is cut before the step."""
+    """Clip gradients to this norm before the step."""
     label_smoothing: float = 0.0
-    """Share of the label given to all classes alike."""
+    """Share of the label that is spread over all classes."""
     ema: float | None = None
-    """Decay of a moving average of the weights, such as 0.9999, that is kept and tested beside them."""
+    """Keep a moving average of the weights with this decay, such as 0.9999, and test it as well."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What the network computes in; weights are kept in fp32. ZO-SAM's probes go further in bf16 and fp16."""
+    """Precision of the passes; weights stay in fp32. ZO-SAM's probes go further away in bf16 and fp16."""
     diagnostics: bool = False
-    """Record, for each epoch, length of the perturbation, its cosine with the gradient, losses of probes, variance of
-    the gradient, and the masks."""
+    """Record for each epoch: length of the perturbation, its cosine with the gradient, losses of the probes, variance
+    of the gradient, and the masks."""
     seed: int = 0
     """Seed of initialization, data order, masks and directions."""
 

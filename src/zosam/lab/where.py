@@ -26,17 +26,17 @@ class Where:
     threads: int | None = None
     """Threads of the CPU; by default as many as torch takes."""
     data_dir: str | None = None
-    """Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam."""
+    """Folder of the data sets; by default $ZOSAM_DATA, else ~/.cache/zosam."""
     workers: int = 2
     """Processes that read pictures."""
     accelerate: bool = False
-    """Run sparse layers on the sparse CPU kernels where they measure faster."""
+    """Run sparse layers on the sparse CPU kernels, where these are measured to be faster."""
     checkpoint_minutes: float = 10.0
-    """How often to write a checkpoint within an epoch; there is one after every epoch."""
+    """Minutes between checkpoints within an epoch; one is written after every epoch as well."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where else to write how it goes: tensorboard, wandb. CSV files are always written."""
+    """Loggers beside the CSV files, which are always written: tensorboard, wandb."""
     log_every: int = 100
-    """After how many steps to say how it goes, also within an epoch; 0: after each epoch alone."""
+    """Steps between lines of the log within an epoch; 0 writes one line per epoch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))

@@ -11,11 +11,11 @@ from zosam.lab.terminal import console
 
 
 def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
-    """Download cifar10, cifar100 or cifar10-c from its official address; stopped, it goes on where it was.
+    """Download cifar10, cifar100 or cifar10-c from its official address; a download that broke off is resumed.
 
     Args:
         name: Which data set.
-        data_dir: Where to; else $ZOSAM_DATA, else ~/.cache/zosam.
+        data_dir: Folder to put it into; by default $ZOSAM_DATA, else ~/.cache/zosam.
     """
     from zosam.lab.data.download import get
 
@@ -29,14 +29,14 @@ def corrupt(
     seed: int = 0,
     processes: int | None = None,
 ) -> None:
-    """Make CIFAR-10-C, 19 corruptions at 5 severities, from CIFAR-10's test set; files that are there are kept.
+    """Make CIFAR-10-C (19 corruptions, 5 severities) from CIFAR-10's test set; existing files are kept.
 
     Args:
-        data_dir: Where CIFAR-10 lies; else $ZOSAM_DATA, else ~/.cache/zosam.
+        data_dir: Folder that holds CIFAR-10; by default $ZOSAM_DATA, else ~/.cache/zosam.
         out: Folder for the files; by default CIFAR-10-C beside CIFAR-10.
-        only: Some of the corruptions, by name.
+        only: Only these corruptions, by name.
         seed: Seed of all noise.
-        processes: How many at once; by default one per core.
+        processes: Number of processes; by default one per core.
     """
     from zosam.lab.data.corrupt import generate
 

@@ -31,10 +31,10 @@ def eval_(
         split: Which part of it. The training set comes as it was trained on, augmented.
         averaged: Take the averaged weights of a run with --ema.
         batch_size: Pictures at a time; by default the run's.
-        data_dir: Where data sets lie; else $ZOSAM_DATA, else ~/.cache/zosam.
+        data_dir: Folder of the data sets; by default $ZOSAM_DATA, else ~/.cache/zosam.
         workers: Processes that read pictures.
         device: auto for the accelerator, if there is one; or cpu, cuda, cuda:1, mps, xpu.
-        model: The network, module:function, if it is your own: a record alone does not make its code run.
+        model: Your own network as module:function; code is never run because a file names it.
         output: In which form to print it.
     """
     from zosam.lab import models
@@ -80,8 +80,8 @@ def export(
         path: The run's folder.
         form: compressed holds active weights and one bit per weight; dense a plain state_dict; onnx the network.
         out: Folder for the file; by default the run's.
-        data_dir: Where data sets lie, for the example picture that ONNX needs.
-        model: The network, module:function, if it is your own: a record alone does not make its code run.
+        data_dir: Folder of the data sets, for the example picture that ONNX needs.
+        model: Your own network as module:function; code is never run because a file names it.
     """
     from zosam.lab import models
     from zosam.lab.assemble import load_data
@@ -102,13 +102,13 @@ def serve_bench(
     model: str | None = None,
     output: Printed = Output(),
 ) -> None:
-    """How fast the network of a finished run serves: on the sparse kernels, in dense torch and in onnxruntime.
+    """Time the network of a finished run: on the sparse kernels, in dense torch and in onnxruntime.
 
     Args:
         path: The run's folder.
         batches: Batch sizes.
-        threads: For all three.
-        model: The network, module:function, if it is your own: a record alone does not make its code run.
+        threads: Number of threads, for all three.
+        model: Your own network as module:function; code is never run because a file names it.
         output: In which form to print it.
     """
     from zosam.lab.serve import bench

@@ -21,9 +21,9 @@ def train(
     where: Annotated[Where, tyro.conf.arg(name="")] = Where(),
     output: Printed = Output(),
 ) -> None:
-    """Train one network; the same command again goes on where it stopped, and does nothing when it is done.
+    """Train one network. The same command again resumes it, and does nothing once it is finished.
 
-    It ends with code 0 when done, 2 if something is wrong, 75 after SIGTERM (run it again), 130 after Ctrl-C.
+    Exit codes: 0 done, 2 something is wrong, 75 stopped by SIGTERM (run it again), 130 stopped by Ctrl-C.
 
     Args:
         what: What to train.

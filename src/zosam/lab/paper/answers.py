@@ -34,7 +34,7 @@ def evidence(
     where: Elsewhere = Where(),
     output: Printed = Output(),
 ) -> None:
-    """What makes a sparse network better per hour: one question, trained as far as it is not, and answered.
+    """Answer one question about sparse training: train the runs that are missing, then compare.
 
     Arms are compared seed by seed with a 95 % interval. Settings are tuned first, on held-out pictures and another
     seed, with as many trials for every method: `zosam evidence tuning`. It can be stopped and run again at any moment,
@@ -42,13 +42,13 @@ def evidence(
 
     Args:
         name: One of those that `zosam evidence list` shows; all for one after the other.
-        seeds: Trainings of each arm; by default what the question says.
-        budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
-        train: --no-train shows what is there.
-        shard: i/n takes the i-th of n parts of the runs, for job arrays.
+        seeds: Seeds per arm; by default what the question says.
+        budget: Start no run that would not end within this time, such as 30m or 2h.
+        train: With --no-train only show what is there.
+        shard: Take only part i of n of the runs, written i/n, for job arrays.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
-        save: Add the finished runs to such a file.
+        save: Add the finished runs to a JSON-lines file.
         cost: In the list, say how many hours of one core the missing trainings would take; it times a step of each.
         where: Where and how to train.
         output: In which form to print the answer.

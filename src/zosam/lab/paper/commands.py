@@ -55,7 +55,7 @@ def table(
     where: Elsewhere = Where(),
     output: Printed = Output(),
 ) -> None:
-    """A table of the paper beside ours: say what is missing and what it costs, train that, and compare.
+    """One of the paper's tables beside our numbers: train the runs that are missing, then compare.
 
     It can be stopped and run again at any moment, also by several processes at once on the same folder: a finished
     run is never trained again.
@@ -63,19 +63,19 @@ def table(
     Args:
         name: 1 to 6, or table1 to table6.
         tier: tiny trains on the digits for minutes; small and medium on CIFAR at CPU scale; paper is the real thing.
-        seeds: Trainings of each cell.
+        seeds: Seeds per cell.
         only: A regular expression on "row / column", such as "(SNIP|MEST).*CIFAR-10 9".
-        printed_only: Leave out the rows that the paper does not have: controls, and options of ours.
-        budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
-        train: --no-train shows what is there.
-        dry_run: Train nothing: take ten steps of each kind of run, and say what all would take in hours and disk.
-        shard: i/n takes the i-th of n parts of the runs, for job arrays.
-        ray: Train on a Ray cluster: the address, or nothing for one of this machine.
+        printed_only: Leave out rows that are not in the paper: controls, and our own options.
+        budget: Start no run that would not end within this time, such as 30m or 2h.
+        train: With --no-train only show what is there.
+        dry_run: Train nothing: time ten steps of each kind of run, and estimate hours and disk space for all of them.
+        shard: Take only part i of n of the runs, written i/n, for job arrays.
+        ray: Train on a Ray cluster: its address, or no word for one on this machine.
         cpus: Cores for each trial on the cluster.
         gpus: GPUs for each trial on the cluster.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
-        save: Write the runs of this table that are in the folder to such a file.
+        save: Write the finished runs of this table to a JSON-lines file.
         where: Where and how to train.
         output: In which form to print the table.
     """
@@ -114,14 +114,14 @@ def figure(
     where: Elsewhere = Where(),
     output: Printed = Output(),
 ) -> None:
-    """A figure of the paper, or one of ours: train what is missing, measure, and draw.
+    """A figure of the paper, or one of our own: train the runs that are missing, measure, and draw.
 
     Args:
         name: One of those that `zosam figure list` shows.
         tier: tiny trains on the digits for minutes; small and medium on CIFAR at CPU scale; paper is the real thing.
-        seeds: Trainings of each series.
-        budget: Begin nothing that would take longer than this in all, such as 30m or 2h.
-        train: --no-train takes what is there.
+        seeds: Seeds per series.
+        budget: Start no run that would not end within this time, such as 30m or 2h.
+        train: With --no-train only use what is there.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
         into: Folder for the numbers (JSON) and the pictures.
@@ -170,7 +170,7 @@ def report(
     figures: Path = Path("figures"),
     stills: Path | None = None,
 ) -> None:
-    """One page with everything that is there; it opens from disk and needs no network.
+    """Make one HTML page of all results; it opens from disk and loads nothing from the network.
 
     It begins with what was found and accuracy against cost, both made from the runs; figures that need the trained
     networks (surfaces, masks, feature maps) come from the folder that `zosam figure` has filled.
@@ -178,7 +178,7 @@ def report(
     Args:
         out: The file to write.
         tier: Whose of the paper's tables and whose figures to show; by default those of every tier.
-        seeds: Trainings of each cell of the paper's tables to look for.
+        seeds: Seeds per cell of the paper's tables.
         only: Runs to take, by a regular expression on "data, network, method sparsity, epochs, optimizer".
         runs: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
