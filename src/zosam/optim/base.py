@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim import travel
+from zosam.optim import extra_state
 from zosam.optim.ascent import check_rho
 from zosam.optim.guards import LOOK_AT_STEP, Guards, require_one_unit, say_if_short
 from zosam.optim.passes import Closure, Keep
@@ -70,7 +70,7 @@ class SharpnessAware(Saved):
         # the way torch itself makes an optimizer that registers no parameters of its own
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._put_rho_into_groups(rho)
-        travel.board_alone(base, "sharpness_aware", self)
+        extra_state.attach_alone(base, "sharpness_aware", self)
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class SharpnessAware(Saved):
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
-        rehearsal = travel.is_rehearsal(self.base)
+        rehearsal = extra_state.is_rehearsal(self.base)
         self.base.step()
         self._guards.leave(self._parameters())
         self.steps += not rehearsal

@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, local_parts, shared_like, whole
 from zosam.distributed.ranks import Ranks, current
-from zosam.optim import travel
+from zosam.optim import extra_state
 from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
 from zosam.sparse.bases import bases, with_loss_known
-from zosam.sparse.state import Masks, MaskState, Passenger
+from zosam.sparse.state import Masks, MaskState, SavedPart
 
 
 class MasksDiffer(RuntimeError):
@@ -104,7 +104,7 @@ class MaskHooks(MaskState):
     @property
     def sharpness(self) -> SharpnessAware | None:
         """The sharpness-aware optimizer around it, whichever was made first."""
-        return next(iter(travel.riders(self.optimizer, "sharpness_aware")), None)
+        return next(iter(extra_state.attached(self.optimizer, "sharpness_aware")), None)
 
     @property
     def ranks(self) -> Ranks:
@@ -116,8 +116,8 @@ class MaskHooks(MaskState):
         """Let go of weights and optimizer: masks are no longer kept, and what is zero may grow."""
         for hook in self._hooks:
             hook.remove()
-        for optimizer, passenger in zip(self.optimizers, self._passengers, strict=True):
-            travel.leave(optimizer, passenger)
+        for optimizer, part in zip(self.optimizers, self._saved_parts, strict=True):
+            extra_state.detach(optimizer, part)
         for weight in self.weights.values():
             forget(weight)
 
@@ -135,7 +135,7 @@ class MaskHooks(MaskState):
 
     def _hold(self) -> None:
         self._hooks: list[Any] = []
-        self._passengers: list[Passenger] = []
+        self._saved_parts: list[SavedPart] = []
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
         self._looked = False  # at the weights, before this step
         self._rehearsal = self._begun = self._open = False  # steps: one that does not count, the first, one under way
@@ -143,8 +143,8 @@ class MaskHooks(MaskState):
         for optimizer in self.optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
-            self._passengers.append(Passenger(self, optimizer))
-            travel.board(optimizer, "sparsity", self._passengers[-1])
+            self._saved_parts.append(SavedPart(self, optimizer))
+            extra_state.attach(optimizer, "sparsity", self._saved_parts[-1])
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
             self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
@@ -152,7 +152,7 @@ class MaskHooks(MaskState):
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_hooks", "_passengers", "_watched", "_looked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
+        made = {"_hooks", "_saved_parts", "_watched", "_looked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
         return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ class MaskHooks(MaskState):
     @torch.no_grad()
     def _look(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if travel.is_rehearsal(self.optimizer):
+        if extra_state.is_rehearsal(self.optimizer):
             return
         written = [n for n, mark in self._marks().items() if mark != self._written[n]]
         wrong = self._pruned_but_not_zero(written) if written else {}
@@ -248,7 +248,7 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = travel.is_rehearsal(optimizer)
+        self._rehearsal = extra_state.is_rehearsal(optimizer)
         if self._rehearsal:
             return None
         args, kwargs = with_loss_known(args, kwargs)
@@ -257,7 +257,7 @@ class MaskHooks(MaskState):
         elif not self._begun:
             raise RuntimeError(
                 f"{type(self).__name__}: step the optimizers one after the other in the order given, the"
-                f" {type(self.optimizer).__name__} of {', '.join(self._passengers[0].weights)} first"
+                f" {type(self.optimizer).__name__} of {', '.join(self._saved_parts[0].weights)} first"
             )
         return args, kwargs
 

@@ -1,4 +1,4 @@
-"""What is saved of a sparse method, and how it travels in the state_dict of the optimizers that it works on."""
+"""What is saved of a sparse method, and how it lies in the state_dict of the optimizers that it works on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like
-from zosam.optim import travel
+from zosam.optim import extra_state
 
 Masks = dict[str, Tensor]
 ABOUT = ("method", "sparsity", "steps", "masks")
@@ -72,7 +72,7 @@ class MaskState:
                 weight.mul_(local(mask))
 
 
-class Passenger:
+class SavedPart:
     """The state of a method as far as it belongs to the weights of one optimizer."""
 
     def __init__(self, sparse: MaskState, optimizer: Optimizer) -> None:
@@ -80,28 +80,28 @@ class Passenger:
         self.sparse = sparse
         self.weights = {n: w for n, w in sparse.weights.items() if id(w) in held}
 
-    def pack(self) -> travel.Luggage:
+    def pack(self) -> extra_state.Extra:
         """The state by weight; what belongs to no weight lies beside the first."""
-        luggage: travel.Luggage = {w: {} for w in self.weights.values()}
+        extra: extra_state.Extra = {w: {} for w in self.weights.values()}
         for key, value in self.sparse.state_dict().items():
             if isinstance(value, Mapping) and value.keys() == self.sparse.weights.keys():
                 for name, weight in self.weights.items():
                     # as bytes, which everything that sends tensors can send
                     tensor = value[name]
-                    luggage[weight][key] = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+                    extra[weight][key] = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
             else:
-                next(iter(luggage.values()))[key] = value
-        return luggage
+                next(iter(extra.values()))[key] = value
+        return extra
 
-    def check(self, luggage: travel.Luggage) -> None:
-        self.sparse.check_state(self._together(luggage))
+    def check(self, extra: extra_state.Extra) -> None:
+        self.sparse.check_state(self._together(extra))
 
-    def unpack(self, luggage: travel.Luggage) -> None:
-        self.sparse.load_state_dict(self._together(luggage))
+    def unpack(self, extra: extra_state.Extra) -> None:
+        self.sparse.load_state_dict(self._together(extra))
 
-    def _together(self, luggage: travel.Luggage) -> dict[str, Any]:
+    def _together(self, extra: extra_state.Extra) -> dict[str, Any]:
         """The state that `pack` has taken apart, with what other optimizers hold as it is now."""
-        mine = {n: luggage[w] for n, w in self.weights.items() if w in luggage}
+        mine = {n: extra[w] for n, w in self.weights.items() if w in extra}
         if not mine:
             raise ValueError(
                 f"this state holds no masks (was it saved without {type(self.sparse).__name__}?): load it into the"

@@ -1,4 +1,4 @@
-"""What must survive a checkpoint rides in the base optimizer's own `state_dict`, by torch's hooks.
+"""State of ours in the base optimizer's own `state_dict`, by torch's hooks: what must survive a checkpoint.
 
 So every trainer that saves and restores an optimizer carries masks and sharpness-aware state along, and needs to know
 nothing of them. They lie beside the momentum of a parameter, in `state_dict()["state"][i][key]`: torch's distributed
@@ -16,28 +16,28 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 KEYS = ("sparsity", "sharpness_aware")
-Luggage = dict[Tensor, dict[str, Any]]  # tensors and plain values by name, for each parameter that they lie beside
+Extra = dict[Tensor, dict[str, Any]]  # tensors and plain values by name, for each parameter that they lie beside
 
 
-class Rider(Protocol):
-    """An object whose state travels with a base optimizer."""
+class Holder(Protocol):
+    """An object whose state is saved and loaded with a base optimizer."""
 
-    def pack(self) -> Luggage:
+    def pack(self) -> Extra:
         """All that must survive; tensors are copies."""
 
-    def check(self, luggage: Luggage) -> None:
+    def check(self, extra: Extra) -> None:
         """Refuse what is missing or of something else, before anything is changed."""
 
-    def unpack(self, luggage: Luggage) -> None:
+    def unpack(self, extra: Extra) -> None:
         """Go on from there; the base has its own state already."""
 
 
-class _Coach:
-    """The hooks on one optimizer, and who rides."""
+class _Hooks:
+    """The hooks on one optimizer, and whose state they save and load."""
 
     def __init__(self, base: Optimizer) -> None:
-        self.riders: list[tuple[str, Rider]] = []
-        self.arrived: list[tuple[Rider, Luggage]] = []
+        self.holders: list[tuple[str, Holder]] = []
+        self.loaded: list[tuple[Holder, Extra]] = []
         base.register_state_dict_post_hook(self.save)
         base.register_load_state_dict_pre_hook(self.look)
         base.register_load_state_dict_post_hook(self.load)
@@ -45,11 +45,11 @@ class _Coach:
     def save(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params = list(_params(base))
         beside: dict[int, dict[str, Any]] = {id(p): {} for p in params}
-        for key, rider in self.riders:
-            for param, items in rider.pack().items():
+        for key, holder in self.holders:
+            for param, items in holder.pack().items():
                 beside[id(param)][key] = items
         # every parameter gets an entry: distributed checkpoints ask for all if there is one
-        own = {i: {**state["state"].get(i, {}), **beside[id(p)]} for i, p in enumerate(params)} if self.riders else {}
+        own = {i: {**state["state"].get(i, {}), **beside[id(p)]} for i, p in enumerate(params)} if self.holders else {}
         return {**state, "state": {**state["state"], **own}}
 
     def look(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class _Coach:
         if len(names) != len(params):
             raise ValueError(f"this state is of {len(names)} parameters, the optimizer has {len(params)}")
         place = dict(zip(names, params, strict=True))
-        found: dict[str, Luggage] = {key: {} for key in KEYS}
+        found: dict[str, Extra] = {key: {} for key in KEYS}
         own: dict[Any, dict[str, Any]] = {}
         for name, items in state["state"].items():
             kept = {k: v for k, v in items.items() if k not in KEYS}
@@ -66,53 +66,53 @@ class _Coach:
                 found[key][place[name]] = items[key]
             if kept:
                 own[name] = kept
-        arrived = [(rider, found[key]) for key, rider in self.riders]
-        for rider, luggage in arrived:
-            rider.check(luggage)
-        lost = [key for key in KEYS if found[key] and key not in {k for k, _ in self.riders}]
+        loaded = [(holder, found[key]) for key, holder in self.holders]
+        for holder, extra in loaded:
+            holder.check(extra)
+        lost = [key for key in KEYS if found[key] and key not in {k for k, _ in self.holders}]
         if lost:
             raise ValueError(
                 f"this state holds {' and '.join(lost)} state that nothing here takes: make the optimizer and the"
                 " sparse method that it was saved with, then load it"
             )
-        self.arrived = arrived
+        self.loaded = loaded
         return {**state, "state": own}
 
     def load(self, base: Optimizer) -> None:
-        arrived, self.arrived = self.arrived, []
-        for rider, luggage in arrived:
-            rider.unpack(luggage)
+        loaded, self.loaded = self.loaded, []
+        for holder, extra in loaded:
+            holder.unpack(extra)
 
 
-def board(base: Optimizer, key: str, rider: Rider) -> None:
-    """Let `rider` travel with `base` from now on; a copy of an optimizer leaves its riders behind."""
-    (_coach(base) or _Coach(base)).riders.append((key, rider))
+def attach(base: Optimizer, key: str, holder: Holder) -> None:
+    """Save and load the state of `holder` with `base` from now on; a copy of an optimizer has no holders."""
+    (_hooks_of(base) or _Hooks(base)).holders.append((key, holder))
 
 
-def board_alone(base: Optimizer, key: str, rider: Rider) -> None:
-    """The same, in the place of whoever has travelled under this key before."""
-    for older in riders(base, key):
-        leave(base, older)
-    board(base, key, rider)
+def attach_alone(base: Optimizer, key: str, holder: Holder) -> None:
+    """The same, in the place of whoever was attached under this key before."""
+    for older in attached(base, key):
+        detach(base, older)
+    attach(base, key, holder)
 
 
-def require_last(base: Optimizer, key: str, rider: Rider) -> None:
+def require_last(base: Optimizer, key: str, holder: Holder) -> None:
     """Refuse to save or load through one that another has taken the place of."""
-    if riders(base, key) != [rider]:
+    if attached(base, key) != [holder]:
         raise ValueError(f"another optimizer was wrapped around {type(base).__name__} since: save and load that one")
 
 
-def leave(base: Optimizer, rider: Rider) -> None:
-    """Travel no more."""
-    coach = _coach(base)
-    if coach is not None:
-        coach.riders = [(k, r) for k, r in coach.riders if r is not rider]
+def detach(base: Optimizer, holder: Holder) -> None:
+    """No longer save and load its state."""
+    hooks = _hooks_of(base)
+    if hooks is not None:
+        hooks.holders = [(k, h) for k, h in hooks.holders if h is not holder]
 
 
-def riders(base: Optimizer, key: str) -> list[Any]:
-    """Who travels with `base` under this key."""
-    coach = _coach(base)
-    return [] if coach is None else [r for k, r in coach.riders if k == key]
+def attached(base: Optimizer, key: str) -> list[Any]:
+    """Whose state is saved with `base` under this key."""
+    hooks = _hooks_of(base)
+    return [] if hooks is None else [h for k, h in hooks.holders if k == key]
 
 
 def first_parameter(base: Optimizer) -> Tensor:
@@ -134,9 +134,9 @@ def is_rehearsal(base: Optimizer) -> bool:
     return frame is not None
 
 
-def _coach(base: Optimizer) -> _Coach | None:
+def _hooks_of(base: Optimizer) -> _Hooks | None:
     owners = (getattr(hook, "__self__", None) for hook in base._optimizer_state_dict_post_hooks.values())
-    return next((o for o in owners if isinstance(o, _Coach)), None)
+    return next((o for o in owners if isinstance(o, _Hooks)), None)
 
 
 def _params(base: Optimizer) -> Iterator[Tensor]:
