@@ -52,7 +52,7 @@ class Draw:
     def normal(
         self, count: int, start: int = 0, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Normal numbers of variance 1, by Box and Muller: 64 bits give a radius and an angle, and these two numbers."""
+        """Normal numbers of variance 1, by Box and Muller: 64 bits give a radius and an angle, and so two of them."""
         first, last = start // 2, (start + count + 1) // 2
         bits = self.bits(last - first, first, device)
         radius = _shift(bits, 32).to(_wide(dtype)).add_(0.5).mul_(2.0**-32).log_().mul_(-2).sqrt_()
