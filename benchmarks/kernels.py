@@ -27,15 +27,15 @@ from zosam.kernels.measure import DenseLayer, SparseLayer, best
 
 Calls = dict[str, Callable[[], object]]
 LAYERS = {  # name: geometry, share of the batch that it runs at
-    "16->16 32x32": (Geometry(16, 16, 32, 32, 3, 1, 1), 1.0),
-    "32->32 32x32": (Geometry(32, 32, 32, 32, 3, 1, 1), 1.0),
-    "64->64 16x16": (Geometry(64, 64, 16, 16, 3, 1, 1), 1.0),
-    "128->128 8x8": (Geometry(128, 128, 8, 8, 3, 1, 1), 1.0),
-    "32->64 stride 2": (Geometry(32, 64, 32, 32, 3, 2, 1), 1.0),
-    "32->64 1x1 stride 2": (Geometry(32, 64, 32, 32, 1, 2, 0), 1.0),
-    "512->128 1x1 16x16": (Geometry(512, 128, 16, 16, 1, 1, 0), 0.25),
-    "160->160 32x32": (Geometry(160, 160, 32, 32, 3, 1, 1), 0.25),
-    "640->640 8x8": (Geometry(640, 640, 8, 8, 3, 1, 1), 0.25),
+    "16->16 32x32": (Geometry(16, 16, 32, 32, (3, 3), 1, (1, 1)), 1.0),
+    "32->32 32x32": (Geometry(32, 32, 32, 32, (3, 3), 1, (1, 1)), 1.0),
+    "64->64 16x16": (Geometry(64, 64, 16, 16, (3, 3), 1, (1, 1)), 1.0),
+    "128->128 8x8": (Geometry(128, 128, 8, 8, (3, 3), 1, (1, 1)), 1.0),
+    "32->64 stride 2": (Geometry(32, 64, 32, 32, (3, 3), 2, (1, 1)), 1.0),
+    "32->64 1x1 stride 2": (Geometry(32, 64, 32, 32, (1, 1), 2), 1.0),
+    "512->128 1x1 16x16": (Geometry(512, 128, 16, 16), 0.25),
+    "160->160 32x32": (Geometry(160, 160, 32, 32, (3, 3), 1, (1, 1)), 0.25),
+    "640->640 8x8": (Geometry(640, 640, 8, 8, (3, 3), 1, (1, 1)), 0.25),
     "linear 384->1536": (Geometry(384, 1536, 2, 4), 2.0),
 }
 SPARSITIES = (0.8, 0.9, 0.95, 0.98)
@@ -53,7 +53,7 @@ def contestants(name: str, g: Geometry, images: int, bf16: bool) -> dict[str, Ca
         found["dense bf16"] = half.calls()
     noise = torch.Generator().manual_seed(0)
     for sparsity in SPARSITIES:
-        mask = torch.rand(g.outputs, g.inputs, g.kernel, g.kernel, generator=noise) >= sparsity
+        mask = torch.rand(g.weight, generator=noise) >= sparsity
         found[f"kernels {sparsity:.0%}"] = SparseLayer(lib, g, mask, images).calls()
         if name.startswith("linear"):
             matrix = (torch.randn(mask.shape) * mask).flatten(1).to_sparse_csr()

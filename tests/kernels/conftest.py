@@ -18,7 +18,7 @@ class FixedMasks:
         self.weights: dict[str, nn.Parameter] = {}
         self.dense_next = False
         for name, module in model.named_modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
+            if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Linear)):
                 key = f"{name}.weight" if name else "weight"
                 self.masks[key] = torch.rand(module.weight.shape, generator=noise) >= sparsity
                 self.weights[key] = module.weight

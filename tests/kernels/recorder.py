@@ -23,7 +23,7 @@ P, N = library.Pointer, library.Integer
 CALLS: list[list[Any]] = [  # what each call is given, by its number
     [library.Shape, library.Source, library.Index, P, library.Sink, N, N],
     [library.Shape, library.Source, library.Source, library.Index, library.Index, P, P, library.Sink, P, P, N, N],
-    [N, N, N, N, library.Source, library.Sink, P, N, N],
+    [N, N, N, N, library.Source, library.Sink, P, N, N, N, N],
     [P, P, *[N] * 11],
     [library.BatchNorm, P],
     [library.BatchNorm, P, P, P],
@@ -31,7 +31,10 @@ CALLS: list[list[Any]] = [  # what each call is given, by its number
     [library.PixelShape, library.Source, library.Index, P, library.Sink, N],
     [P, P, *[N] * 11],
     [*[N] * 6, library.Source, P],
+    [library.Window, N],
+    [library.Window, N, N],
 ]
+INSIDE = {"gradient": library.Source, "source": library.Source, "sink": library.Sink}  # structures in others
 
 
 @dataclass
@@ -130,8 +133,8 @@ def _record(number: int, arguments: list[int], tensors: list[torch.Tensor]) -> C
                     lead(getattr(member, field_name), field_name)
 
     def lead(address: int, what: str = "") -> None:
-        if what == "gradient":  # the one structure inside another
-            return structures(library.Source, address, 1)
+        if what in INSIDE:
+            return structures(INSIDE[what], address, 1)
         block = next(b for b in known if b.address <= address < b.address + b.size)
         found[block.address] = block
         return None

@@ -29,7 +29,7 @@ def test_measurements_are_made_once(masks: Any, tmp_path: Path, monkeypatch: pyt
     sparse = masks(net, 0.9)
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
     known = dict(measure._known)
-    assert len(known) == 6  # two layers and the region, with backward and without
+    assert len(known) == 8  # two layers, the region and the model, with backward and without
     monkeypatch.setattr(measure, "ratio", lambda *_: pytest.fail("measured again"))
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
     measure._known.clear()  # another process
@@ -53,7 +53,7 @@ def test_a_broken_cache_is_ignored(masks: Any, tmp_path: Path) -> None:
     (tmp_path / "choices.json").write_text("{broken")
     net = model()
     accelerate(net, masks(net, 0.9), torch.randn(32, 4, 8, 8))
-    assert len(measure._known) == 6
+    assert len(measure._known) == 8
 
 
 def timings(fast: str) -> Any:
@@ -116,3 +116,66 @@ def test_what_are_no_choices_is_refused(masks: Any, wrong: Any) -> None:
     net, x = model(), torch.randn(32, 4, 8, 8)
     with pytest.raises(ValueError, match="choices"):
         accelerate(net, masks(net, 0.9), x, wrong)
+
+
+def test_a_batch_size_far_from_all_others_is_measured_when_it_comes(
+    masks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here torch wins with up to eight pictures, in training and in evaluation."""
+    asked: list[int] = []
+
+    def remembered(key: str, measure: Any) -> float:
+        asked.append(int(key.rpartition(" ")[2]))
+        return 0.5 if asked[-1] <= 8 else 2.0
+
+    monkeypatch.setattr(measure, "remember", remembered)
+    net, x = model(), torch.randn(32, 4, 8, 8)
+    sparse = masks(net, 0.9)
+    accelerate(net, sparse, x)
+    forward: Any = net.forward
+    for mode in (True, False):
+        net.train(mode)
+        asked.clear()
+        net(x[:16])
+        assert not asked  # near enough to 32
+        expected = restore(copy.deepcopy(net))(x[:4])
+        assert torch.equal(net(x[:4]), expected)
+        assert set(asked) == {4}
+        assert forward.version(4) is None
+        assert forward.version(32) is not None
+    assert (True, 4) in forward.lost
+    monkeypatch.setattr(type(forward), "is_plain", lambda *_: pytest.fail("looked for hooks"))
+    net(x[:4])  # torch's way has nothing around it
+    monkeypatch.undo()
+    chosen = choices(net)
+    monkeypatch.setattr(measure, "remember", lambda key, measure: pytest.fail("measured again"))
+    accelerate(net, sparse, x, chosen)
+    net(x[:1])  # given choices are all there is
+
+
+def test_a_model_that_does_not_gain_as_a_whole_runs_as_before(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.9 if " whole " in key else 2.0)
+    net = model()
+    sparse = masks(net, 0.9)
+    accelerate(net, sparse, torch.randn(32, 4, 8, 8))
+    assert "forward" not in net.__dict__
+    assert set(choices(net)[""].values()) == {None}
+
+
+def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    net = nn.Sequential(model(), nn.ConvTranspose2d(8, 4, 2, 2))
+    sparse = masks(net, 0.9)
+    sparse.masks["1.weight"] = torch.rand(8, 4, 2, 2) < 0.1
+    with caplog.at_level("INFO", "zosam"):
+        accelerate(net, sparse, torch.randn(32, 4, 8, 8))
+        assert caplog.messages[-1] == (
+            "accelerate: 2 of 3 sparse layers on the kernels; 2.0 times as fast in training at batch 32, 2.0 times"
+            " as fast in evaluation at batch 32; not 1: ConvTranspose2d runs in torch"
+        )
+        monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5)
+        accelerate(net, sparse, torch.randn(32, 4, 8, 8))
+        assert caplog.messages[-1].startswith(
+            "accelerate: nothing gains, the model runs as before; not 0.0, 0.3: torch is"
+        )
+        assert caplog.records[-1].levelname == "WARNING"

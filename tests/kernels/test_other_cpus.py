@@ -27,12 +27,28 @@ MACHINES: dict[str, tuple[list[str], list[str]]] = {  # compiler, and what runs 
 }
 
 
+class Skips(nn.Module):
+    """Windows, channels side by side, groups, dilation, dropout and the other activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=2)
+        self.c, self.drop = nn.Conv2d(8, 3, 2), nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.silu(self.a(x))
+        y = self.drop(nn.functional.hardswish(self.b(nn.functional.max_pool2d(x, 2))))
+        y = torch.cat([y, nn.functional.relu6(nn.functional.avg_pool2d(x, 2))], 1)
+        return self.c(y)
+
+
 def networks() -> Iterator[tuple[nn.Module, Tensor]]:
     """Strides 1 and 2, batch norm, residuals with and without weights, ReLU, GELU, layer norm, linear, pooling."""
     torch.manual_seed(0)
     yield digits_net(), torch.randn(11, 1, 8, 8)
     yield CifarResNet(8, 4, 3, zero_pad=True), torch.randn(6, 3, 9, 7)
     yield nn.Sequential(Layer(12, 2, 0.0), Layer(12, 2, 0.0)), torch.randn(3, 7, 12)
+    yield Skips(), torch.randn(5, 2, 8, 6)
     yield nn.Sequential(nn.Conv2d(3, 6, 5, 2, 1), nn.GELU(), nn.Conv2d(6, 3, 1, 2)), torch.randn(9, 3, 9, 9)
 
 

@@ -48,14 +48,13 @@ def test_slices_and_pads_that_are_no_shortcut_cut() -> None:
 @pytest.mark.parametrize(
     "conv",
     [
-        nn.Conv2d(4, 4, 3, groups=2),
-        nn.Conv2d(4, 4, 3, dilation=2),
-        nn.Conv2d(4, 4, 4),
-        nn.Conv2d(4, 4, (1, 3)),
         nn.Conv2d(4, 4, 3, stride=3),
         nn.Conv2d(4, 4, 3, stride=(1, 2)),
-        nn.Conv2d(4, 4, 3, padding="same"),
+        nn.Conv2d(4, 4, 3, dilation=(1, 2)),
+        nn.Conv2d(4, 4, 4, padding="same"),
         nn.Conv2d(4, 4, 3, padding=3),
+        nn.Conv1d(4, 4, 3, stride=3),
+        nn.Conv3d(4, 4, 3),
         nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
         nn.ConvTranspose2d(4, 4, 3),
     ],
@@ -65,7 +64,7 @@ def test_other_convolutions_are_left_to_torch(conv: nn.Module) -> None:
 
 
 def test_what_is_not_understood_cuts() -> None:
-    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(2, 2, 3), nn.Dropout(0.5))
+    model = nn.Sequential(nn.Conv2d(2, 2, 3), nn.ReLU(), nn.LPPool2d(2, 2), nn.Conv2d(2, 2, 3), nn.Tanh())
     assert [steps for _, steps in found(model)] == [["conv", "relu"], ["conv"]]
 
 

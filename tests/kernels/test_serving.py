@@ -95,13 +95,13 @@ def test_a_dense_model_is_told_so() -> None:
 
 
 def test_choices_by_batch_size(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch wins for one picture here, the kernels for many; what lies between goes the way of the nearer one."""
+    """Torch wins for one picture here, the kernels for many; a size near one goes its way, others are measured."""
     model, _ = trained(masks)
     monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5 if key.endswith("images 1") else 2.0)
     sizes = [torch.randn(n, 1, 8, 8) for n in (1, 64)]
     accelerate(model, example=sizes)
     assert {key.rpartition(" ")[2]: value for key, value in choices(model)[""].items()} == {"1": None, "64": []}
     forward: Any = model.forward
-    assert [forward.version(n) is None for n in (1, 3, 7, 9, 64, 500)] == [True, True, True, False, False, False]
+    assert [forward.version(n) is None for n in (1, 2, 3, 40, 64, 500)] == [True, True, False, False, False, False]
     for n in (1, 5, 20, 64):
         agrees(model, torch.randn(n, 1, 8, 8))

@@ -3,7 +3,8 @@
 The gradient of a stored buffer is a sum of contributions, each either a plain buffer or a gradient that comes
 through a batch norm, `scale * h + gz * z + gb`. It is not computed for its own sake: the convolution that made
 the buffer reads the contributions as it fills its band. A convolution's input gradient closes the gate of the
-ReLU in front of it (or takes the slope of the GELU) and sums what that layer's batch norm needs, before it is stored.
+ReLU in front of it (or takes the slope of another activation) and sums what that layer's batch norm needs, before it
+is stored.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from .plan import (
     BackOp,
     BatchNormBack,
     Buffer,
+    Cat,
+    CatBack,
     Conv,
     ConvBack,
     Enter,
@@ -28,6 +31,8 @@ from .plan import (
     PassBack,
     Term,
     View,
+    Window,
+    WindowBack,
 )  # fmt: skip
 
 
@@ -53,6 +58,10 @@ class Adjoint:
                 self._pass(op)
             elif isinstance(op, LayerNorm):
                 self._layer_norm(op)
+            elif isinstance(op, Window):
+                self._window(op, unwanted)
+            elif isinstance(op, Cat):
+                self._cat(op, unwanted)
             elif isinstance(op, Enter) and op.out not in unwanted:
                 gradient = self._plain(self.pending.pop(op.out, []), op.out)
                 self.ops += [Leave(gradient, op.position)] if gradient else []
@@ -95,16 +104,41 @@ class Adjoint:
                 store = _like(op.out)
             if op.add:
                 self._give(op.add, Part(store or parts[0].buffer))
+        reading, sink = self._into(op, unwanted, alone=op.dense)
+        self.ops.append(ConvBack(op, parts, reading, sink, store))
+        self._handed_on(op, sink)
+
+    def _window(self, op: Window, unwanted: set[Buffer]) -> None:
+        parts = self._readable(self.pending.pop(op.out, []), op.out)
+        if parts:
+            reading, sink = self._into(op, unwanted)
+            if sink.out is not None:
+                self.ops.append(WindowBack(op, parts, reading, sink))
+                self._handed_on(op, sink)
+
+    def _into(self, op: Conv | Window, unwanted: set[Buffer], alone: bool = False) -> tuple[View, GradientSink]:
+        """What a layer reads of its input in the backward, and where the gradient of that goes."""
         view = op.source
         if view.raw and op.made is None:  # the input is a buffer: add to its gradient
-            sink = GradientSink() if view.like in unwanted else self._joining(view.like, alone=op.dense)
-            self.ops.append(ConvBack(op, parts, view, sink, store))
-            return
+            return view, GradientSink() if view.like in unwanted else self._joining(view.like, alone)
         reading = View([Term(op.made)]) if op.made else view
         others = self._plain(self.pending.pop(op.made, []), op.made) if op.made else None
-        sink = self._sink(view, others)
-        self.ops.append(ConvBack(op, parts, reading, sink, store))
-        self._distribute(view, sink)
+        return reading, self._sink(view, others)
+
+    def _handed_on(self, op: Conv | Window, sink: GradientSink) -> None:
+        if not op.source.raw or op.made is not None:
+            self._distribute(op.source, sink)
+
+    def _cat(self, op: Cat, unwanted: set[Buffer]) -> None:
+        whole = self._plain(self.pending.pop(op.out, []), op.out)
+        first = 0
+        for view in op.sources:
+            if whole is not None and not (view.raw and view.like in unwanted):
+                sink = self._joining(view.like) if view.raw else self._sink(view, None)
+                self.ops.append(CatBack(whole, first, view.like, sink))
+                if not view.raw:
+                    self._distribute(view, sink)
+            first += view.like.channels
 
     def _joining(self, buffer: Buffer, alone: bool = False) -> GradientSink:
         """The sink of one more contribution to a gradient; it adds one that is known, unless it must stand alone."""
@@ -130,7 +164,7 @@ class Adjoint:
         else:
             parts, others = [], self._plain(known, op.source.like)
         sink = self._sink(View(op.source.terms, op.source.activation, op.out), others)
-        self.ops.append(PassBack(parts, sink, op.source.like, op.position))
+        self.ops.append(PassBack(parts, sink, op.source.like, op.position, op.noise))
         self._distribute(op.source, sink)
 
     def _sink(self, view: View, add: Buffer | None) -> GradientSink:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -42,11 +43,21 @@ def attention(m: Any, x: Any) -> Any:
     return m.out_proj(out.permute(*back).flatten(-2))
 
 
+def turned_dropout(x: Tensor, rate: float) -> Tensor:
+    """Dropout of [batch, tokens, features] as nn.MultiheadAttention gives them: token after token in memory."""
+    return x * F.dropout(torch.ones_like(x.transpose(0, 1).contiguous()), rate).transpose(0, 1)
+
+
+torch.fx.wrap("turned_dropout")
+
+
 def encoder_layer(m: Any, x: Any) -> Any:
     """Attention and two linear layers, each with a residual; the norm before or after."""
 
     def attend(y: Any) -> Any:
-        return m.dropout1(attention(m.self_attn, y))
+        y = attention(m.self_attn, y)
+        turned = m.self_attn.batch_first and m.training and m.dropout1.p > 0
+        return turned_dropout(y, m.dropout1.p) if turned else m.dropout1(y)
 
     def feed(y: Any) -> Any:
         return m.dropout2(m.linear2(m.dropout(m.activation(m.linear1(y)))))

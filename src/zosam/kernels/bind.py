@@ -8,31 +8,32 @@ from ctypes import addressof
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from . import library
-from .index import Geometry, layout_for, pixel_row
+from .index import pixel_row
 from .library import (
     BATCH_NORM_BACKWARD,
     BATCH_NORM_FORWARD,
     CONV_BACKWARD,
     CONV_FORWARD,
     LAYER_NORM,
-    MOVE,
     MOVE_IN,
     MOVE_IN_FINITE,
     MOVE_OUT,
     PIXEL_CONV,
-    PIXEL_MOVE,
     PIXEL_POOL,
+    PIXEL_WINDOW,
     SWEEP,
+    WINDOW,
 )  # fmt: skip
-from .memory import Memory
 from .plan import (
     BackOp,
     BatchNorm,
     BatchNormBack,
     Buffer,
+    Cat,
+    CatBack,
     Conv,
     ConvBack,
     Enter,
@@ -40,21 +41,19 @@ from .plan import (
     LayerNorm,
     LayerNormBack,
     Leave,
+    Noise,
     Op,
     Pass,
     PassBack,
+    Window,
+    WindowBack,
 )  # fmt: skip
-from .script import THREADS, LayerCall, Run, Script, Slot
+from .script import THREADS, LayerCall, Script, Slot
+from .torch_parts import TorchParts
 
-Key = tuple[nn.Module, str]
 
-
-class Binder:
-    """Writes scripts for one piece of memory; `keys` are the parameters as runs give them, `layout` that of outputs."""
-
-    def __init__(self, memory: Memory, keys: Sequence[Key], layout: torch.memory_format) -> None:
-        self.memory, self.layout, self.lanes = memory, layout, memory.lib.lanes
-        self.keys = {key: i for i, key in enumerate(keys)}
+class Binder(TorchParts):
+    """Writes scripts for one piece of memory."""
 
     def forward(self, program: Forward, inputs: int, outputs: int) -> Script:
         """The calls of a forward program; every other one walks the batch from its end, where the cache is warm."""
@@ -100,15 +99,6 @@ class Binder:
 
     # --- edges -------------------------------------------------------------------------------------------------------
 
-    def _size(self, buffer: Buffer) -> tuple[int, int, int, int, int]:
-        return self.memory.images, buffer.channels, buffer.height, buffer.width, self.memory.plane(buffer)
-
-    def _move(self, source: int | Slot, to: int | Slot, buffer: Buffer, strides: Sequence[int | Slot], way: int) -> Any:
-        """The call that moves a buffer in or out."""
-        if self.memory.pixels:
-            return PIXEL_MOVE, source, to, *self._size(buffer), pixel_row(buffer.width, self.lanes), *strides, way
-        return MOVE, source, to, *self._size(buffer), *strides, way, THREADS
-
     def _enter(self, op: Enter, backwards: int) -> None:
         i = op.position
         strides = [Slot("stride", i, axis) for axis in range(4)]
@@ -147,6 +137,8 @@ class Binder:
     def _pass(self, op: Pass, backwards: int) -> None:
         memory, like = self.memory, op.source.like
         sink = library.Sink(out=memory.at(op.out), stats=memory.at(op.sums))
+        source = memory.source(op.source)
+        source.m = memory.at(op.noise)
         pooled: int | Slot = 0
         if op.position is not None:
             shape = (memory.images, like.channels, 1, 1)
@@ -156,18 +148,53 @@ class Binder:
             row, source = pixel_row(like.width, self.lanes), memory.source(op.source, op.out)
             self.script.add(PIXEL_POOL, *self._size(like), row, source, pooled)
             return
-        self._sweep(like, memory.source(op.source), sink, pooled, backwards)
+        self._sweep(like, source, sink, pooled, backwards)
 
-    def _sweep(self, like: Buffer, source: Any, sink: Any, pooled: int | Slot, backwards: int) -> None:
-        """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels."""
-        self.script.add(SWEEP, *self._area(like), source or 0, sink, pooled, THREADS, backwards)
+    def _sweep(
+        self, like: Buffer, source: Any, sink: Any, pooled: int | Slot, backwards: int, among: Sequence[int] = ()
+    ) -> None:
+        """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels.
 
-    def _area(self, like: Buffer) -> tuple[int, int, int, int]:
-        """Images, channels, vectors and floats of a channel, as an element-wise pass sees them."""
-        images, channels, height, width, plane = self._size(like)
-        if self.memory.pixels:  # each picture is a block of its own
-            return images * self.lanes, channels, height * pixel_row(width, self.lanes) // self.lanes, plane
-        return images, channels, height * width, plane
+        `among`: how many channels lie where it reads, and where it writes.
+        """
+        among = among or (like.channels, like.channels)
+        self.script.add(SWEEP, *self._area(like), source or 0, sink, pooled, *among, THREADS, backwards)
+
+    def _noise(self, op: Noise, backwards: int) -> None:
+        self.script.pause(lambda run: self._draw(op, run))
+
+    def _window(self, op: Window, backwards: int) -> None:
+        structure = self._frame(op)
+        structure.out = self.memory.at(op.out)
+        self._points(structure, source=self.memory.source(op.source, op.made))
+        if self.memory.pixels:
+            rows = (pixel_row(buffer.width, self.lanes) for buffer in (op.source.like, op.out))
+            self.script.add(PIXEL_WINDOW, structure, *rows)
+        else:
+            self.script.add(WINDOW, structure, THREADS)
+
+    def _frame(self, op: Window) -> Any:
+        """The C view of a pooling layer."""
+        frame, out = op.frame, op.out
+        images, channels, height, width, plane = self._size(op.source.like)
+        return library.Window(
+            images, channels, height, width, *frame.kernel, frame.stride, *frame.pad, out.height, out.width,
+            plane, self.memory.plane(out), int(frame.largest), int(frame.padded),
+        )  # fmt: skip
+
+    def _points(self, structure: Any, **to: Any) -> None:
+        """A structure that points to others."""
+        for name, other in to.items():
+            self.script.owned.append(other)
+            setattr(structure, name, addressof(other))
+
+    def _cat(self, op: Cat, backwards: int) -> None:
+        first = 0
+        for view in op.sources:
+            like = view.like
+            sink = library.Sink(out=self.memory.at(op.out) + 4 * first * self.memory.plane(op.out))
+            self._sweep(like, self.memory.source(view), sink, 0, backwards, (like.channels, op.out.channels))
+            first += like.channels
 
     def _batch_norm(self, op: BatchNorm, backwards: int) -> None:
         structure = self.memory.norms[op]
@@ -197,18 +224,30 @@ class Binder:
         self.script.add(BATCH_NORM_BACKWARD, self.memory.norms[op.norm], self.memory.at(op.sums), *wanted)
 
     def _layer_norm_back(self, op: LayerNormBack, backwards: int) -> None:
-        memory, gradient = self.memory, self.memory.gradient(op.parts)
+        memory = self.memory
         structure = self._rows(op.norm, out=memory.at(op.sink.out), add=memory.at(op.sink.add))
-        self.script.owned.append(gradient)
-        structure.gradient = addressof(gradient)
+        self._points(structure, gradient=memory.gradient(op.parts))
         self.script.fill(structure, "gamma_gradient", self._gradient(op.norm.module, "weight"))
         self.script.fill(structure, "beta_gradient", self._gradient(op.norm.module, "bias"))
         self.script.add(LAYER_NORM, structure, THREADS)
 
     def _pass_back(self, op: PassBack, backwards: int) -> None:
         source = self.memory.gradient(op.parts) if op.parts else None
+        if source is not None:
+            source.m = self.memory.at(op.noise)
         pooled = 0 if op.position is None else Slot("arrival", op.position)
         self._sweep(op.like, source, self.memory.sink(op.sink), pooled, backwards)
+
+    def _window_back(self, op: WindowBack, backwards: int) -> None:
+        memory, structure = self.memory, self._frame(op.window)
+        gradient, sink = memory.gradient(op.parts), memory.sink(op.sink)
+        self._points(structure, source=memory.source(op.source), gradient=gradient, sink=sink)
+        self.script.add(WINDOW, structure, THREADS)
+
+    def _cat_back(self, op: CatBack, backwards: int) -> None:
+        source = library.Source(x=self.memory.at(op.whole) + 4 * op.first * self.memory.plane(op.whole))
+        among = (op.whole.channels, op.like.channels)
+        self._sweep(op.like, source, self.memory.sink(op.sink), 0, backwards, among)
 
     def _conv_back(self, op: ConvBack, backwards: int) -> None:
         if op.conv.dense:
@@ -224,77 +263,3 @@ class Binder:
             backwards,
         )  # fmt: skip
         return self._layer(op.conv, at, at + 3, at + 4, at + 5)
-
-    # --- what torch computes -----------------------------------------------------------------------------------------
-
-    def _move_out(self, address: int, buffer: Buffer, layout: torch.memory_format) -> Tensor:
-        """Blocked -> [N, C, H, W] in one of torch's own layouts."""
-        plain = torch.empty(self._size(buffer)[:4], memory_format=layout)
-        self._call(self._move(address, plain.data_ptr(), buffer, plain.stride(), MOVE_OUT))
-        return plain
-
-    def _move_in(self, plain: Tensor, buffer: Buffer) -> None:
-        """[N, C, H, W] in any strides -> blocked."""
-        self._call(self._move(plain.data_ptr(), self.memory.at(buffer), buffer, plain.stride(), MOVE_IN))
-
-    def _call(self, words: Sequence[int | Slot]) -> None:
-        """One call now, in which the number of threads alone is open."""
-        self.memory.lib.call(*(w if isinstance(w, int) else torch.get_num_threads() for w in words))
-
-    def _wanted(self, run: Run, module: nn.Module, name: str) -> Tensor | None:
-        return run.gradients[self.keys[module, name]] if (module, name) in self.keys else None
-
-    def _weight(self, conv: Conv, run: Run) -> Tensor:
-        g, position = conv.geometry, self.keys.get((conv.module, "weight"))
-        weight = conv.module.weight if position is None else run.parameters[position]
-        assert isinstance(weight, Tensor)
-        return weight.reshape(g.outputs, g.inputs, g.kernel, g.kernel)
-
-    def _dense_forward(self, op: Conv, run: Run) -> None:
-        g, like = op.geometry, op.source.like
-        plain = self._move_out(self.memory.at(like), like, layout_for(g))
-        bias = run.parameters[self.keys[op.module, "bias"]] if (op.module, "bias") in self.keys else None
-        self._move_in(nn.functional.conv2d(plain, self._weight(op, run), bias, g.stride, g.pad), op.out)
-
-    def _dense_backward(self, op: ConvBack, run: Run) -> None:
-        conv, like, into = op.conv, op.source.like, op.sink.out
-        layout = layout_for(conv.geometry)
-        inputs = self._move_out(self.memory.at(like), like, layout)
-        gradient = self._move_out(self.memory.at(op.parts[0].buffer), conv.out, layout)
-        own = [self._wanted(run, conv.module, name) for name in ("weight", "bias")]
-        wanted = (into is not None, own[0] is not None, own[1] is not None)
-        found, *gradients = _torch_backward(conv.geometry, gradient, inputs, self._weight(conv, run), wanted)
-        for mine, theirs in zip(own, gradients, strict=True):
-            if mine is not None:
-                mine.copy_(theirs.view(mine.shape))
-        if into is not None:
-            self._move_in(found, into)
-
-    def _dense_weight_gradient(self, op: ConvBack, run: Run) -> None:
-        """The gradient at every position, pruned ones too: a growing method looks at it now and then."""
-        out = self._wanted(run, op.conv.module, "weight")
-        if out is None:
-            return
-        g = op.conv.geometry
-        inputs = self._evaluated(self.memory.source(op.source), op.source.like, layout_for(g))
-        gradient = self._evaluated(self.memory.gradient(op.parts), op.conv.out, layout_for(g))
-        found = _torch_backward(g, gradient, inputs, self._weight(op.conv, run), (False, True, False))[1]
-        out.copy_(found.view(out.shape))
-
-    def _evaluated(self, source: Any, like: Buffer, layout: torch.memory_format) -> Tensor:
-        """What a Source describes, in one of torch's own layouts."""
-        space = torch.empty(self.memory.size(like) + 16)
-        aligned = space.data_ptr() + 4 * ((-space.data_ptr() // 4) % 16)
-        sink, threads = library.Sink(out=aligned), torch.get_num_threads()
-        self.memory.lib.call(SWEEP, *self._area(like), addressof(source), addressof(sink), 0, threads, 0)
-        return self._move_out(aligned, like, layout)
-
-
-def _torch_backward(
-    g: Geometry, gradient: Tensor, inputs: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's gradients of input, weight and bias, those that are wanted."""
-    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        gradient, inputs, weight, [g.outputs], [g.stride] * 2, [g.pad] * 2, [1, 1], False, [0, 0], 1, wanted
-    )
-    return found

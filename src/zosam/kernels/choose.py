@@ -6,23 +6,22 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from . import measure
 from .execute import KernelRegion, Switch, Unsupported
-from .index import Layers
+from .layers import Layers
 from .plan import Conv
 from .regions import alone, regions, splice
 from .trace import trace
 
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
+WORTH_IT = 1.02  # what a region, and a model, must gain
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
 ENOUGH_IMAGES = 32  # to time a region
 
@@ -39,9 +38,14 @@ class Case:
         shape = self.example[0][0] if self.example else ()
         return int(shape[0]) if shape else 0
 
+    def first(self, images: int) -> Case:
+        """The same with no more than so many images."""
+        few = ((torch.Size((min(s[0], images), *s[1:])) if s and s[0] == self.batch else s, d) for s, d in self.example)
+        return Case(tuple(few), self.backward)
+
     def title(self, switch: Switch) -> str:
         """The name of a region's choice."""
-        return switch.title if self.backward else f"{switch.title}, forward of {self.batch}"
+        return f"{switch.title}, {'training' if self.backward else 'forward'} of {self.batch}"
 
     def samples(self) -> list[Tensor]:
         """Random inputs of the example's shapes; zeros where it holds integers."""
@@ -55,6 +59,7 @@ class Rewritten:
     graph: GraphModule
     switches: list[Switch]
     case: Case
+    ratio: float | None  # time of the whole module in torch / so, if it was measured now
 
     @cached_property
     def arguments(self) -> dict[str, None]:
@@ -67,8 +72,18 @@ class Rewritten:
         return {switch.describe(): text for switch, text in gain.items()}
 
 
-def rewrite(module: nn.Module, layers: Layers, case: Case, choices: Choices) -> Rewritten | None:
-    """The module with its regions on the kernels, or None if there are none that gain."""
+def rewrite(
+    module: nn.Module,
+    own: Callable[..., Any],
+    layers: Layers,
+    case: Case,
+    choices: Choices,
+    before: Callable[[Sequence[Any]], object],
+) -> Rewritten | None:
+    """The module with its regions on the kernels, or None if that does not gain.
+
+    `own` is its own forward, and `before` is called at every pass that might go the other way.
+    """
     graph = trace(module)
     if graph is None:
         return None
@@ -78,48 +93,50 @@ def rewrite(module: nn.Module, layers: Layers, case: Case, choices: Choices) -> 
     for region, switch in zip(found, switches, strict=True):
         splice(graph, region, switch, nodes)
     graph.recompile()
+    known = all(case.title(switch) in choices for switch in switches)
     settle(graph, switches, case, choices)
     if not any(switch.wins for switch in switches):
         return None
-    if not _same(module, graph, case):
+    if not _same(module, own, graph, case):
         warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
         return None
-    return Rewritten(graph, switches, case)
+    for switch in switches:
+        switch.kernels.programs.clear()  # their memory: training makes its own
+    ratio = None if known else _whole_ratio(module, own, graph, switches, case, before)
+    if ratio is not None and ratio < WORTH_IT:
+        choices.update({case.title(switch): None for switch in switches})
+        return None
+    return Rewritten(graph, switches, case, ratio)
 
 
-class NoDropout(TorchFunctionMode):
-    """Dropout lets everything pass: which entries it takes depends on how a tensor lies in memory."""
+def _whole_ratio(
+    module: nn.Module,
+    own: Callable[..., Any],
+    graph: GraphModule,
+    switches: Sequence[Switch],
+    case: Case,
+    before: Callable[..., object],
+) -> float:
+    """Time of the whole module in torch / with its regions on the kernels: what its user will see."""
+    case = case.first(ENOUGH_IMAGES)
+    inputs = case.samples()
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.attentions = [(m, m.dropout) for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
+    def fast(*given: Tensor) -> Any:
+        before(given)
+        return graph(*given)
 
-    def __enter__(self) -> NoDropout:
-        for module, _ in self.attentions:
-            module.dropout = 0.0
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        for module, share in self.attentions:
-            module.dropout = share
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (F.dropout, torch.dropout, torch.dropout_):
-            return args[0]
-        kwargs = dict(kwargs or {})
-        if func is F.scaled_dot_product_attention and "dropout_p" in kwargs:
-            kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
+    what = f"{graph.code} {case} {[(s.key, s.choice) for s in switches]}"
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    with kept_buffers(module), torch.random.fork_rng(devices=[]):
+        key = measure.key("whole", what, case.batch)
+        return measure.remember(key, lambda: _ratio(own, fast, inputs, parameters, case.backward))
 
 
-def _same(module: nn.Module, graph: GraphModule, case: Case) -> bool:
-    """Whether both give the same output for one random input, up to rounding: a trace may miss what code does."""
+def _same(module: nn.Module, own: Callable[..., Any], graph: GraphModule, case: Case) -> bool:
+    """Whether both give the same output for one input and seed, up to rounding: a trace may miss what code does."""
     results = []
     inputs = case.samples()
-    own = module.__dict__.get("forward", partial(type(module).forward, module))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module), NoDropout(module):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
         for forward in (own, graph):
             torch.manual_seed(0)
             results.append(forward(*inputs))
@@ -189,6 +206,8 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     kernels.dense = set()
     if backward or not kernels.few(images):
         for number, op in enumerate(convs, 1):
+            if measure.clearly_sparse(op.geometry, layers.density(op.module), images, lib.lanes):
+                continue
             _show(f"measuring {which}, layer {number} of {len(convs)}")
             ratio = measure.layer_ratio(lib, op.geometry, layers.mask(op.module), images, backward)
             kernels.dense |= {op.module} if ratio < 1 / MARGIN else set()
@@ -198,9 +217,10 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     inputs = tuple(x.detach()[:ENOUGH_IMAGES] for x in inputs)
     key = measure.key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
     _show(f"measuring {which}, all of it")
-    switch.ratio = measure.remember(key, lambda: _region_ratio(switch, inputs, backward))
-    switch.wins = switch.ratio > 1.0
-    kernels.programs.clear()  # their memory: training makes its own
+    parameters = [p for p in switch.plain.parameters() if p.requires_grad]
+    switch.ratio = measure.remember(key, lambda: _ratio(switch.plain, kernels, inputs, parameters, backward))
+    switch.wins, switch.key = switch.ratio > WORTH_IT, key
+    kernels.programs.clear()
     _show("")
 
 
@@ -210,22 +230,37 @@ def _show(text: str) -> None:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _region_ratio(switch: Switch, inputs: tuple[Tensor, ...], backward: bool) -> float:
-    """Time of the region in torch / on the kernels, on the model as it is."""
-    parameters = [p for p in switch.plain.parameters() if p.requires_grad]
+def _ratio(
+    plain: Callable[..., Any], fast: Callable[..., Any], inputs: Sequence[Tensor], parameters: list[Any], backward: bool
+) -> float:
+    """Time of one / of the other, on the model as it is."""
 
-    def run(region: Callable[..., Any]) -> Callable[[], object]:
+    def run(function: Callable[..., Any]) -> Callable[[], object]:
         def once() -> None:
             if not backward:
                 with torch.no_grad():
-                    region(*inputs)
+                    function(*inputs)
                 return
             with torch.enable_grad():
                 given = [x.requires_grad_(x.is_floating_point()) for x in inputs]
-                out = region(*given)
-                total = sum(y.sum() for y in (out if isinstance(out, tuple) else (out,)))
-                torch.autograd.grad(total, [*parameters, *given], allow_unused=True)
+                out = function(*given)
+                found = [y for y in _tensors(out) if y.requires_grad]
+                if found:
+                    total = torch.stack([y.sum() for y in found]).sum()
+                    torch.autograd.grad(total, [*parameters, *filter(_differs, given)], allow_unused=True)
 
         return once
 
-    return measure.ratio(run(switch.plain), run(switch.kernels))
+    return measure.ratio(run(plain), run(fast))
+
+
+def _tensors(out: Any) -> list[Tensor]:
+    """The tensors of what a module gives."""
+    if isinstance(out, Tensor):
+        return [out]
+    parts = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
+    return [x for part in parts for x in _tensors(part)]
+
+
+def _differs(x: Tensor) -> bool:
+    return x.requires_grad

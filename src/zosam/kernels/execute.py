@@ -14,7 +14,8 @@ from torch.fx import GraphModule
 
 from .adjoint import Adjoint
 from .bind import Binder
-from .index import Layers
+from .edges import RANKS, as_given, as_image
+from .layers import Layers
 from .library import Library, NotFinite
 from .lower import Lowering, uses_running_statistics
 from .memory import Memory
@@ -22,8 +23,6 @@ from .plan import Forward
 from .regions import Region
 from .script import Run, Script
 
-HIGH, WIDE = 2, 4  # rows of a linear layer's input lie side by side like these pixels: just one register tile
-ROWS = HIGH * WIDE
 LAST = torch.channels_last
 KEPT_SIZES = 4
 FEW = 1.5  # where vectors of pictures would be emptier than this, they hold pixels
@@ -70,7 +69,7 @@ class Program:
 
     def __init__(self, owner: KernelRegion, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> None:
         self.owner = owner
-        self.layout = torch.channels_last if _is_last(inputs[0]) else torch.contiguous_format
+        self.layout = torch.channels_last if owner.last(inputs) else torch.contiguous_format
         self.images = inputs[0].shape[0]
         sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in inputs]
         self.forward = Lowering(owner.region, sizes, owner.dense).lower()
@@ -84,10 +83,11 @@ class KernelRegion:
 
     def __init__(self, lib: Library, layers: Layers, region: Region, dense: set[nn.Module]) -> None:
         self.lib, self.layers, self.region, self.dense = lib, layers, region, dense
-        self.image = region.kind == "image"
+        self.kind = region.kind
         self.modules = [step.module for step in region.steps if step.module is not None]
         self.keys = [(m, name) for m in self.modules for name, _ in m.named_parameters(recurse=False)]
-        self.norms = [m for m in self.modules if isinstance(m, nn.BatchNorm2d)]
+        self.norms = [m for m in self.modules if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+        self.fits_pixels = self.kind == "image" and all(s.kind != "noise" for s in region.steps)
         self.lock = threading.RLock()
         self.warned = False
         self.programs: OrderedDict[Any, Program] = OrderedDict()
@@ -95,11 +95,16 @@ class KernelRegion:
     def few(self, images: int) -> bool:
         """Whether vectors of pixels are fuller than vectors of pictures would be; forward only."""
         full = -(-images // self.lib.lanes) * self.lib.lanes
-        return self.image and FEW * images <= full and all(map(uses_running_statistics, self.norms))
+        return self.fits_pixels and FEW * images <= full and all(map(uses_running_statistics, self.norms))
+
+    def last(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether outputs leave with the channels of a pixel side by side: as they come, or the first weight lies."""
+        weight = self.modules[0]._parameters.get("weight") if self.modules else None
+        return _is_last(inputs[0]) or (weight is not None and weight.dim() == 4 and _is_last(weight))
 
     def lowered(self, inputs: Sequence[Tensor]) -> tuple[int, Forward]:
         """Images and forward program for these inputs."""
-        shaped = inputs if self.image else [_as_image(x) for x in inputs]
+        shaped = [as_image(x, self.kind) for x in inputs]
         sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in shaped]
         return shaped[0].shape[0], Lowering(self.region, sizes, self.dense).lower()
 
@@ -107,17 +112,20 @@ class KernelRegion:
         parameters = self.ready(inputs)
         if self.layers.serving and torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
             raise Unsupported("gradients of weights whose zeros are the pattern")
-        shaped = inputs if self.image else tuple(map(_as_image, inputs))
+        shaped, lead = [as_image(x, self.kind) for x in inputs], inputs[0].shape[:-1]
         if torch.is_grad_enabled():
-            outputs = _RegionFunction.apply(self, len(inputs), *shaped, *parameters)  # type: ignore[no-untyped-call]
+            outputs = _RegionFunction.apply(self, len(inputs), lead, *shaped, *parameters)  # type: ignore[no-untyped-call]
         else:
-            outputs, _ = self.forward(shaped, parameters, None)
-        if not self.image:
-            outputs = tuple(_as_rows(y, inputs[0].shape[:-1]) for y in outputs)
+            outputs, _ = self.forward(shaped, parameters, None, lead)
+        outputs = tuple(as_given(y, self.kind, lead) for y in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def forward(
-        self, inputs: Sequence[Tensor], parameters: Sequence[Tensor], wanted: tuple[bool, ...] | None
+        self,
+        inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
+        wanted: tuple[bool, ...] | None,
+        lead: Sequence[int],
     ) -> tuple[tuple[Tensor, ...], Holder]:
         """Outputs, and what holds the activations; `wanted`: which inputs need a gradient; None: no backward."""
         with self.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
@@ -131,14 +139,14 @@ class KernelRegion:
                 raise Unsupported(self._stray(script.layers[stray].pattern.module))
             outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.outputs])
             try:
-                script.make(Run(inputs, outputs, parameters))
+                script.make(Run(inputs, outputs, parameters, (), self.kind, lead))
             except NotFinite:  # zero times that is not zero, but a pruned weight does not multiply
                 raise Unsupported("an input that is not finite") from None
         return outputs, holder
 
     def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
         """The program for these input sizes; the least recently used one makes room."""
-        key = (*[x.shape for x in inputs], wanted, _is_last(inputs[0]), *[norm.training for norm in self.norms])
+        key = (*[x.shape for x in inputs], wanted, self.last(inputs), *[norm.training for norm in self.norms])
         program = self.programs.get(key)
         if program is None:
             try:
@@ -166,13 +174,14 @@ class KernelRegion:
 
     def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The parameters, dense in memory; Unsupported is raised unless the kernels can take them and these inputs."""
-        sides = 1 if self.image else -1  # how many axes must agree
+        rank = RANKS.get(self.kind)
+        sides = 1 if rank else -1  # how many axes must agree
         for x in inputs:
             if not isinstance(x, Tensor) or (type(x) is not Tensor and not _holds_data(x)):
                 raise Unsupported("an input that is no plain tensor")
             if x.dtype != torch.float32 or x.device.type != "cpu" or x.numel() == 0:
                 raise Unsupported("an input that is empty, or not float32 on the CPU")
-            if x.dim() != 4 if self.image else x.dim() < 2:
+            if x.dim() != rank if rank else x.dim() < 2:
                 raise Unsupported("an input of another rank")
             if x.shape[:sides] != inputs[0].shape[:sides]:
                 raise Unsupported("inputs of different sizes")
@@ -193,21 +202,8 @@ class KernelRegion:
 
 
 def _is_last(x: Tensor) -> bool:
-    """Whether the channels of a pixel lie side by side; so they leave again. Others stay as torch is used to them."""
+    """Whether the channels of a pixel lie side by side."""
     return x.stride(1) == 1 and not x.is_contiguous()
-
-
-def _as_image(x: Tensor) -> Tensor:
-    """Rows as pixels of small images; missing rows are zero, so nothing comes from them."""
-    rows = x.reshape(-1, x.shape[-1])
-    if rows.shape[0] % ROWS:
-        rows = nn.functional.pad(rows, (0, 0, 0, -rows.shape[0] % ROWS))
-    return rows.view(-1, HIGH, WIDE, x.shape[-1]).permute(0, 3, 1, 2)
-
-
-def _as_rows(y: Tensor, shape: torch.Size) -> Tensor:
-    rows = y.permute(0, 2, 3, 1).reshape(-1, y.shape[1])
-    return rows[: shape.numel()].view(*shape, y.shape[1])
 
 
 def _holds_data(tensor: Tensor) -> bool:
@@ -220,10 +216,10 @@ class _RegionFunction(torch.autograd.Function):
     """Forward and backward of a region; activations live in a leased arena until the graph is freed."""
 
     @staticmethod
-    def forward(ctx: Any, owner: KernelRegion, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, owner: KernelRegion, count: int, lead: torch.Size, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, parameters = tensors[:count], tensors[count:]
-        needed = ctx.needs_input_grad[2:]
-        outputs, holder = owner.forward(inputs, parameters, needed[:count] if any(needed) else None)
+        needed = ctx.needs_input_grad[3:]
+        outputs, holder = owner.forward(inputs, parameters, needed[:count] if any(needed) else None, lead)
         if any(needed):
             ctx.save_for_backward(*parameters)
             ctx.owner, ctx.count, ctx.holder = owner, count, holder
@@ -238,14 +234,14 @@ class _RegionFunction(torch.autograd.Function):
         for i, (g, (shape, _)) in enumerate(zip(gradients, lease.outputs, strict=True)):
             g = torch.zeros(shape) if g is None else g.float()
             arrivals.append(g.contiguous() if i in pooled else g)
-        needed = ctx.needs_input_grad[2:]
+        needed = ctx.needs_input_grad[3:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
             script = lease.backward(owner.layers.dense_gradient())
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))
-        return (None, None, *of_inputs, *own)
+        return (None, None, None, *of_inputs, *own)
 
 
 class Switch(nn.Module):
@@ -256,6 +252,7 @@ class Switch(nn.Module):
         self.kernels, self.plain = kernels, plain
         self.wins, self.why = True, "torch is faster"
         self.ratio: float | None = None  # time in torch / on the kernels, if it was measured now
+        self.key = ""  # of that measurement
 
     def forward(self, *inputs: Tensor) -> Any:
         if self.wins:
@@ -280,6 +277,11 @@ class Switch(nn.Module):
     def choose(self, dense: list[str] | None) -> None:
         self.wins = dense is not None
         self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
+
+    def sparse_weights(self) -> list[nn.Parameter | None]:
+        """The weights of its layers that the kernels multiply."""
+        layers = [s.module for s in self.kernels.region.steps if s.kind in ("conv", "linear") and s.module]
+        return [m._parameters["weight"] for m in layers if self.wins and m not in self.kernels.dense]
 
     def describe(self) -> str:
         layers = [s for s in self.kernels.region.steps if s.kind in ("conv", "linear")]

@@ -1,7 +1,5 @@
 """The index of a sparse layer: which weights are active, and where each finds its input in a band.
 
-It follows the pattern as it changes.
-
 Forward: for output channel o, every active (i, ky, kx) reads the padded input band at a fixed offset.
 Input gradient: for input channel i, every active (o, ky, kx) reads the padded band of the output gradient;
 with stride 2 the input pixels fall into four parities that see different weights, so there are four indices.
@@ -10,23 +8,18 @@ with stride 2 the input pixels fall into four parities that see different weight
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from zosam.optim.active import masks_of
-
-from .library import Index, Library, PixelShape, Shape
+from .library import Index, PixelShape, Shape
 
 Ints = NDArray[np.int64]
 BAND_BYTES = 320 * 1024  # a band stays in the second-level cache while its tiles are computed
 L1_BYTES = 25 * 1024  # what a tile reads of one group of channels
-WORTHWHILE = 0.7  # share of active weights below which zeros are taken for a pattern
 WORTH = 8  # active weights per row and group that pay for keeping partial sums
 
 
@@ -38,22 +31,34 @@ class Geometry:
     outputs: int
     height: int
     width: int
-    kernel: int = 1
+    kernel: tuple[int, int] = (1, 1)
     stride: int = 1
-    pad: int = 0
+    pad: tuple[int, int] = (0, 0)
+    dilation: int = 1
+    groups: int = 1
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Rows and columns from the first to the last that the kernel reads."""
+        return self.dilation * (self.kernel[0] - 1) + 1, self.dilation * (self.kernel[1] - 1) + 1
 
     @property
     def out_height(self) -> int:
-        return (self.height + 2 * self.pad - self.kernel) // self.stride + 1
+        return (self.height + 2 * self.pad[0] - self.reach[0]) // self.stride + 1
 
     @property
     def out_width(self) -> int:
-        return (self.width + 2 * self.pad - self.kernel) // self.stride + 1
+        return (self.width + 2 * self.pad[1] - self.reach[1]) // self.stride + 1
+
+    @property
+    def weight(self) -> tuple[int, int, int, int]:
+        """The shape of the weight."""
+        return self.outputs, self.inputs // self.groups, *self.kernel
 
     @property
     def reads_every_row(self) -> bool:
         """Whether the forward walks over the whole input, so that it can store it on the way."""
-        return (self.out_height - 1) * self.stride + self.kernel - self.pad >= self.height
+        return (self.out_height - 1) * self.stride + self.reach[0] - self.pad[0] >= self.height
 
 
 def layout_for(g: Geometry) -> torch.memory_format:
@@ -61,7 +66,7 @@ def layout_for(g: Geometry) -> torch.memory_format:
 
     There the weight gradient of torch 2.13 (oneDNN, 1 x 1, stride 2, 6 -> 10 channels) writes past its memory.
     """
-    return torch.channels_last if g.inputs % 8 == 0 == g.outputs % 8 else torch.contiguous_format
+    return torch.channels_last if g.inputs % 8 == 0 == g.outputs % 8 and g.groups == 1 else torch.contiguous_format
 
 
 def plane(height: int, width: int, lanes: int) -> int:
@@ -81,18 +86,18 @@ def pixel_plane(height: int, width: int, lanes: int) -> int:
 
 def shape_of(g: Geometry, lanes: int, band_bytes: int = BAND_BYTES) -> ctypes.Structure:
     """The C view of a geometry: band height chosen so that a band fits the cache."""
-    top = -(-(g.kernel - 1 - g.pad) // g.stride)
-    bottom = (g.stride - 1 + g.pad) // g.stride
+    top, left = (-(-(reach - 1 - pad) // g.stride) for reach, pad in zip(g.reach, g.pad, strict=True))
+    bottom, right = ((g.stride - 1 + pad) // g.stride for pad in g.pad)
     across = max(-(-g.width // g.stride), g.out_width)
-    row_bytes = max(g.inputs * (g.width + 2 * g.pad) * g.stride, g.outputs * (across + top + bottom)) * lanes * 4
+    row_bytes = max(g.inputs * (g.width + 2 * g.pad[1]) * g.stride, g.outputs * (across + left + right)) * lanes * 4
     down = max(-(-g.height // g.stride), g.out_height)
     rows = max(2, min(down, band_bytes // row_bytes // 2 * 2))
-    in_band = ((rows - 1) * g.stride + g.kernel) * (g.width + 2 * g.pad) + 1
-    out_band = (rows + top + bottom) * (across + top + bottom) + 1
+    in_band = ((rows - 1) * g.stride + g.reach[0]) * (g.width + 2 * g.pad[1]) + 1
+    out_band = (rows + top + bottom) * (across + left + right) + 1
     shape: ctypes.Structure = Shape(
-        0, g.inputs, g.outputs, g.height, g.width, g.kernel, g.stride, g.pad, g.out_height, g.out_width,
+        0, g.inputs, g.outputs, g.height, g.width, g.reach[0], g.stride, *g.pad, g.out_height, g.out_width,
         plane(g.height, g.width, lanes), plane(g.out_height, g.out_width, lanes), rows,
-        in_band * lanes, out_band * lanes, top, bottom, 0,
+        in_band * lanes, out_band * lanes, top, bottom, left, right, 0,
     )  # fmt: skip
     return shape
 
@@ -110,10 +115,12 @@ def _c_index(owned: list[object], starts: Ints, order: Ints, offset: Ints, pick:
 
 
 def _active(g: Geometry, mask: Tensor, strides: tuple[int, ...]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Output, input, row and column of every active weight, and where its value lies."""
-    o, i, y, x = (a.numpy() for a in mask.reshape(g.outputs, g.inputs, g.kernel, g.kernel).cpu().nonzero(as_tuple=True))
-    strides = (*strides, 1, 1)[:4]
-    return o, i, y, x, o * strides[0] + i * strides[1] + y * strides[2] + x * strides[3]
+    """Output, input, row and column that every active weight reads, and where its value lies."""
+    o, i, y, x = (a.numpy() for a in mask.reshape(g.weight).cpu().nonzero(as_tuple=True))
+    down, right = (1, 1) if len(strides) == 2 else (0, strides[2]) if len(strides) == 3 else strides[2:]
+    pick = o * strides[0] + i * strides[1] + y * down + x * right
+    i = i + o // (g.outputs // g.groups) * (g.inputs // g.groups)
+    return o, i, y * g.dilation, x * g.dilation, pick
 
 
 class PixelIndex:
@@ -122,12 +129,12 @@ class PixelIndex:
     def __init__(self, g: Geometry, mask: Tensor, strides: tuple[int, ...], lanes: int) -> None:
         o, i, y, x, pick = _active(g, mask, strides)
         row, out_row = pixel_row(g.width, lanes), pixel_row(g.out_width, lanes)
-        half = max(-(-(g.width + 2 * g.pad) // g.stride), out_row + (g.kernel - 1) // g.stride)
+        half = max(-(-(g.width + 2 * g.pad[1]) // g.stride), out_row + (g.reach[1] - 1) // g.stride)
         band_row = half * g.stride
         rows = max(1, min(g.out_height, BAND_BYTES // (4 * g.inputs * band_row * g.stride)))
-        band = ((rows - 1) * g.stride + g.kernel) * band_row + lanes
+        band = ((rows - 1) * g.stride + g.reach[0]) * band_row + lanes
         self.shape = PixelShape(
-            0, g.inputs, g.outputs, g.height, g.width, g.kernel, g.stride, g.pad, g.out_height, g.out_width,
+            0, g.inputs, g.outputs, g.height, g.width, g.reach[0], g.stride, *g.pad, g.out_height, g.out_width,
             pixel_plane(g.height, g.width, lanes), row, pixel_plane(g.out_height, g.out_width, lanes), out_row,
             rows, band, band_row, half, len(o),
         )  # fmt: skip
@@ -146,22 +153,22 @@ class LayerIndex:
         self.shape = shape_of(g, lanes)
         o, i, y, x, pick = _active(g, mask, strides)
         self.active = self.shape.active = len(o)
-        s, top = self.shape, self.shape.top
-        band_width = g.width + 2 * g.pad
+        s, (pad, side) = self.shape, g.pad
+        band_width = g.width + 2 * side
         self._owned: list[object] = []
-        patch = (g.kernel - 1 + 2 * g.stride) * (g.kernel - 1 + 4 * g.stride) * lanes * 4
+        patch = (g.reach[0] - 1 + 2 * g.stride) * (g.reach[1] - 1 + 4 * g.stride) * lanes * 4
         offset = i * s.in_band + (y * band_width + x) * lanes
         self.forward, _ = self._index(i, o, (g.inputs, g.outputs), patch, offset, pick)
-        across = max(-(-g.width // g.stride), g.out_width) + top + s.bottom
+        across = max(-(-g.width // g.stride), g.out_width) + s.left + s.right
         transposed = []
         for parity in range(g.stride**2):
             py, px = divmod(parity, g.stride)
-            mine = np.flatnonzero(((py + g.pad - y) % g.stride == 0) & ((px + g.pad - x) % g.stride == 0))
-            down = (py + g.pad - y[mine]) // g.stride + top
-            right = (px + g.pad - x[mine]) // g.stride + top
+            mine = np.flatnonzero(((py + pad - y) % g.stride == 0) & ((px + side - x) % g.stride == 0))
+            down = (py + pad - y[mine]) // g.stride + s.top
+            right = (px + side - x[mine]) // g.stride + s.left
             offset = o[mine] * s.out_band + (down * across + right) * lanes
-            reach = -(-(g.kernel - 1) // g.stride)
-            patch = (reach + 2) * (reach + 4) * lanes * 4
+            high, wide = (-(-(reach - 1) // g.stride) for reach in g.reach)
+            patch = (high + 2) * (wide + 4) * lanes * 4
             sizes = (g.outputs, g.inputs)
             transposed.append(self._index(o[mine], i[mine], sizes, patch, offset, pick[mine]))
         self.transposed = (Index * len(transposed))(*(index for index, _ in transposed))
@@ -183,116 +190,3 @@ class LayerIndex:
         starts = np.concatenate([[0], np.bincount(place, minlength=groups * rows).cumsum()])
         index = _c_index(self._owned, starts, np.lexsort((offset, place)), offset, pick, groups)
         return index, len(offset)
-
-
-class Masks(Protocol):
-    """What the kernels need of a sparsity: boolean masks by parameter name, changed in place."""
-
-    masks: dict[str, Tensor]
-
-
-NOT_SEEN: tuple[Callable[[], Tensor | None], int, int] = (lambda: None, -1, 0)
-
-
-class Pattern:
-    """The index of one layer on one input size, for the mask and the layout of the weight that it was made for."""
-
-    def __init__(self, layers: Layers, module: nn.Module, geometry: Geometry, pixels: bool) -> None:
-        self.module, self.geometry, self.lanes = module, geometry, layers.lib.lanes
-        self.sparse = layers.mask(module) is not None
-        self.kind = PixelIndex if pixels else LayerIndex
-        self.index: LayerIndex | PixelIndex | None = None
-        self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
-
-    def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex | PixelIndex:
-        """Index this mask."""
-        g = self.geometry
-        self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
-        active = torch.ones(g.outputs, g.inputs, g.kernel, g.kernel, dtype=torch.bool) if mask is None else mask
-        self.index, self.seen = self.kind(g, active, strides, self.lanes), NOT_SEEN
-        return self.index
-
-
-def _zeros(model: nn.Module) -> dict[str, Tensor]:
-    """Masks by the zeros of those weights that have many."""
-    weights = {n: p.detach() for n, p in model.named_parameters() if p.dim() > 1 and p.is_floating_point()}
-    found = {n: w != 0 for n, w in weights.items()}
-    return {n: mask for n, mask in found.items() if int(mask.sum()) < WORTHWHILE * mask.numel()}
-
-
-def _fits(masks: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Refuse masks of something else."""
-    parameters = dict(model.named_parameters())
-    for name, mask in masks.items():
-        if name not in parameters:
-            raise ValueError(f"there is a mask for {name}, which is no parameter of this model")
-        if mask.dtype != torch.bool or mask.shape != parameters[name].shape:
-            raise ValueError(
-                f"the mask of {name} must be boolean and of the weight's shape {tuple(parameters[name].shape)},"
-                f" not {mask.dtype} and {tuple(mask.shape)}"
-            )
-
-
-class Layers:
-    """Finds the mask of a layer and keeps one pattern per layer and input size.
-
-    A mask belongs to its weight (`zosam.optim.active`). Masks that are kept nowhere but in the object that was given
-    are found by the name of their weight.
-    """
-
-    def __init__(self, lib: Library, model: nn.Module, sparse: Masks | Mapping[str, Tensor] | None) -> None:
-        self.lib, self.model, self.sparse = lib, model, sparse
-        self.names = {id(parameter): name for name, parameter in model.named_parameters()}
-        if masks_of(model.parameters()) and not hasattr(sparse, "needs_dense_gradient"):
-            raise ValueError("a sparse method keeps this model: give accelerate that object as well, as `sparse`")
-        self.serving = sparse is None  # the weights' own zeros are the pattern; nothing is trained
-        if isinstance(sparse, Mapping):
-            _fits(sparse, model)
-        self.given = _zeros(model) if sparse is None else sparse if isinstance(sparse, Mapping) else sparse.masks
-        self.kept: set[nn.Module] = set()  # whose mask was seen to belong to the weight
-        self._patterns: dict[tuple[nn.Module, Geometry, bool], Pattern] = {}
-
-    def mask(self, module: nn.Module) -> Tensor | None:
-        """The mask of a layer's weight; None means every weight is active."""
-        return self.masks([module])[0]
-
-    def masks(self, modules: Sequence[nn.Module]) -> list[Tensor | None]:
-        """The masks of layers, as they are now."""
-        weights = [m._parameters.get("weight") for m in modules]
-        kept = masks_of([w for w in weights if w is not None])
-        found: list[Tensor | None] = []
-        for module, weight in zip(modules, weights, strict=True):
-            mask = None if weight is None else kept.get(weight)
-            if mask is not None:
-                self.kept.add(module)
-            elif module not in self.kept:  # else it was let go
-                own = module.__dict__.get("active")  # of a layer of our own, plan.Selection
-                mask = own if isinstance(own, Tensor) else self.given.get(self.names.get(id(weight), ""))
-            found.append(mask)
-        return found
-
-    def renew(self) -> None:
-        """Look for the weights' own zeros again."""
-        for name, weight in self.model.named_parameters():
-            if name in self.given:
-                self.given[name].copy_(weight != 0)
-
-    def any_sparse(self, module: nn.Module) -> bool:
-        """Whether some parameter inside has a mask."""
-        inside = list(module.parameters())
-        return bool(masks_of(inside)) or any(self.names.get(id(p), "") in self.given for p in inside)
-
-    def density(self, module: nn.Module) -> float:
-        mask = self.mask(module)
-        return 1.0 if mask is None else float(mask.sum()) / max(mask.numel(), 1)
-
-    def dense_gradient(self) -> bool:
-        """Whether the coming step looks at the gradient of pruned weights as well."""
-        asks = getattr(self.sparse, "needs_dense_gradient", None)
-        return bool(asks()) if asks is not None else False
-
-    def pattern(self, module: nn.Module, geometry: Geometry, pixels: bool) -> Pattern:
-        """The pattern of a layer, the same one for all programs."""
-        if (module, geometry, pixels) not in self._patterns:
-            self._patterns[module, geometry, pixels] = Pattern(self, module, geometry, pixels)
-        return self._patterns[module, geometry, pixels]

@@ -11,7 +11,7 @@
  * per active weight.
  *
  * Fusion.  A Source says what is read: relu(xs * (x - xc) + xb + ys * (y - yc) + yb + z), so that batch norm,
- * residual and ReLU (or GELU) of the layer before happen while the band is filled.  A Sink says what is done
+ * residual and ReLU (or another activation) of the layer before happen while the band is filled.  A Sink says what is done
  * with a result before it is stored: add a tensor, close the gate of a ReLU, sum what batch norm needs.
  *
  * Rows.  A linear layer is a 1 x 1 convolution on small images whose pixels are the rows of its input.
@@ -92,6 +92,13 @@ ALWAYS V gelu_slope(V x) {
     return below + x * density;
 }
 
+ALWAYS V sigmoid(V x) {
+    V e = exp_negative((V)((M)x | (int32_t)0x80000000)), below = 1.0f / (1.0f + e);
+    return pick(x < 0.0f, e * below, below);
+}
+
+ALWAYS V clamp6(V x) { return pick(x > 6.0f, splat(6.0f), relu(x)); }
+
 ALWAYS D wide(const float *p) { /* HALF numbers */
     typedef float H __attribute__((vector_size(LANES * 2)));
     return __builtin_convertvector(*(const H *)p, D);
@@ -110,18 +117,39 @@ ALWAYS float or_zero(const float *p, int64_t c) { return p ? p[c] : 0.0f; }
 
 /* ---- structures shared with Python (library.py) -------------------------------------------------- */
 
-enum { NONE, RELU, GELU };
+enum { NONE, RELU, GELU, RELU6, HARDSWISH, SILU };
+
+/* Activations other than ReLU, and their slopes. */
+ALWAYS V bend(int64_t activation, V x) {
+    switch (activation) {
+    case GELU: return gelu(x);
+    case RELU6: return clamp6(x);
+    case HARDSWISH: return x * clamp6(x + 3.0f) * (1.0f / 6.0f);
+    default: return x * sigmoid(x);
+    }
+}
+
+ALWAYS V slope(int64_t activation, V x) {
+    V s;
+    switch (activation) {
+    case GELU: return gelu_slope(x);
+    case RELU6: return (V)((M)splat(1.0f) & ~((x <= 0.0f) | (x >= 6.0f)));
+    case HARDSWISH: return pick(x >= 3.0f, splat(1.0f), (V)((M)(x * (1.0f / 3.0f) + 0.5f) & ~(x <= -3.0f)));
+    default: s = sigmoid(x); return s * (1.0f + x * (1.0f - s));
+    }
+}
 
 typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + yb + z); vectors per channel, NULL for 1 or 0 */
     const float *x, *xs, *xc, *xb, *y, *ys, *yc, *yb, *z;
     float *out;         /* also stored here, if not NULL */
-    int64_t activation; /* NONE, RELU or GELU; gelu takes x alone */
+    const float *m;     /* and multiplied by this, if not NULL */
+    int64_t activation; /* those other than RELU take x alone */
 } Source;
 
 typedef struct { /* out = gate(v + bias + add), with two sums per channel */
     float *out;
     const float *bias, *add;
-    const float *gate, *gs, *gc, *gb; /* zero where gs * (gate - gc) + gb <= 0; for GELU times its slope there */
+    const float *gate, *gs, *gc, *gb; /* zero where gs * (gate - gc) + gb <= 0; or times a slope there */
     const float *with, *center;       /* sums v and v * (with - center); if NULL, v and v * v (shifted) */
     float *stats;                     /* [blocks][channels][3][LANES]: shift, first sum, second sum */
     int64_t activation;
@@ -134,11 +162,14 @@ typedef struct { /* active weights by group and row: offsets into a band, and wh
 } Index;
 
 typedef struct {
-    int64_t images, inputs, outputs, height, width, kernel, stride, pad, out_height, out_width;
+    int64_t images, inputs, outputs, height, width;
+    int64_t kernel, stride;          /* rows that the kernel reaches over */
+    int64_t pad, side;               /* zeros above and below, left and right */
+    int64_t out_height, out_width;
     int64_t in_plane, out_plane;     /* floats between channels of the input and of the output */
     int64_t rows;                    /* output rows per band */
     int64_t in_band, out_band;       /* floats between channels of a band of the input / output gradient */
-    int64_t top, bottom;             /* zero rows and columns around a band of the output gradient */
+    int64_t top, bottom, left, right; /* zero rows and columns around a band of the output gradient */
     int64_t active;                  /* number of active weights */
 } Shape;
 
@@ -362,10 +393,10 @@ ALWAYS M real_lanes(int64_t images, int64_t block) {
 
 /* ---- filling a band from a Source ------------------------------------------------------------------ */
 
-enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8, WITH_GELU = 16 };
+enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8, WITH_CURVE = 16 };
 
 static int source_flags(const Source *s) {
-    int bend = s->activation == RELU ? WITH_RELU : s->activation == GELU ? WITH_GELU : 0;
+    int bend = s->activation == RELU ? WITH_RELU : s->activation ? WITH_CURVE : 0;
     return bend | (s->y ? WITH_Y : 0) | (s->z ? WITH_Z : 0) | (s->out ? WITH_OUT : 0);
 }
 
@@ -380,7 +411,8 @@ ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, in
         if (flags & WITH_Y) v += (load(y + i) - yc) * ys;
         if (flags & WITH_Z) v += load(z + i);
         if (flags & WITH_RELU) v = relu(v);
-        if (flags & WITH_GELU) v = gelu(v);
+        if (flags & WITH_CURVE) v = bend(s->activation, v);
+        if (s->m) v *= load(s->m + at + i);
         v = (V)((M)v & lanes);
         store(band + i, v);
         if (flags & WITH_OUT) store(out + i, v);
@@ -410,7 +442,7 @@ ALWAYS void fill_with(const int flags, const Source *s, int64_t base, int64_t pl
 }
 
 #define EACH_CASE(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) \
-    CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(WITH_GELU) CASE((WITH_GELU | WITH_OUT))
+    CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(WITH_CURVE) CASE((WITH_CURVE | WITH_OUT))
 
 static void fill(const Source *s, int64_t base, int64_t plane, int64_t channels, int64_t height, int64_t width,
                  int64_t row0, int64_t keep, int64_t rows, int64_t roll, int64_t left, int64_t band_width,
@@ -465,8 +497,8 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
         if (k->gate) {
             V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
-            if (k->activation == GELU) {
-                for (int q = 0; q < TR * TC; q++) acc[q] *= gelu_slope(load(k->gate + AT));
+            if (k->activation > RELU) {
+                for (int q = 0; q < TR * TC; q++) acc[q] *= slope(k->activation, (load(k->gate + AT) - gc) * gs + gb);
             } else {
                 UNROLL for (int q = 0; q < TR * TC; q++) {
                     acc[q] = where_positive(acc[q], (load(k->gate + AT) - gc) * gs + gb);
@@ -584,7 +616,7 @@ static void forward_part(void *argument, int thread, int64_t chunk, int64_t chun
     const ConvJob *job = argument;
     const Shape *s = job->shape;
     float *band = scratch[thread][BAND].data;
-    int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
+    int64_t band_width = s->width + 2 * s->side, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
     EACH_BLOCK(n, blocks_of(s->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(s->images, n);
         float *stats = job->sink->stats ? job->sink->stats + n * s->outputs * 3 * LANES : NULL;
@@ -593,7 +625,7 @@ static void forward_part(void *argument, int thread, int64_t chunk, int64_t chun
             int64_t rows = y + s->rows <= s->out_height ? s->rows : s->out_height - y;
             fill(job->source, n * s->inputs * s->in_plane, s->in_plane, s->inputs, s->height, s->width,
                  y * s->stride - s->pad, y ? overlap : 0, (rows - 1) * s->stride + s->kernel, s->rows * s->stride,
-                 s->pad, band_width, s->in_band, lanes, band);
+                 s->side, band_width, s->in_band, lanes, band);
             int64_t base = n * s->outputs * s->out_plane;
             const ProductTile *table = products[s->stride - 1];
             EACH_TILE(rows, s->out_width, {
@@ -662,8 +694,8 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
     int64_t across = (s->width + s->stride - 1) / s->stride, down = (s->height + s->stride - 1) / s->stride;
     if (across < s->out_width) across = s->out_width;
     if (down < s->out_height) down = s->out_height;
-    int64_t gradient_width = across + s->top + s->bottom, border = s->top + s->bottom;
-    int64_t band_width = s->width + 2 * s->pad, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
+    int64_t gradient_width = across + s->left + s->right, border = s->top + s->bottom;
+    int64_t band_width = s->width + 2 * s->side, overlap = s->kernel > s->stride ? s->kernel - s->stride : 0;
     memset(sums, 0, (size_t)((s->active + s->outputs) * LANES) * sizeof(float));
     EACH_BLOCK(n, blocks_of(s->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(s->images, n);
@@ -672,10 +704,10 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
         for (int64_t y = 0; y < down; y += s->rows) {
             int64_t rows = y + s->rows <= down ? s->rows : down - y;
             fill(job->gradient, n * s->outputs * s->out_plane, s->out_plane, s->outputs, s->out_height, s->out_width,
-                 y - s->top, y ? border : 0, rows + border, s->rows, s->top, gradient_width, s->out_band, lanes,
+                 y - s->top, y ? border : 0, rows + border, s->rows, s->left, gradient_width, s->out_band, lanes,
                  gradient);
             int64_t high = y + rows <= s->out_height ? rows : s->out_height - y;
-            const float *inner = gradient + (s->top * gradient_width + s->top) * LANES;
+            const float *inner = gradient + (s->top * gradient_width + s->left) * LANES;
             if (job->want_bias) {
                 add_bias(inner, s->out_band, gradient_width * LANES, high, s->out_width, s->outputs,
                          sums + s->active * LANES);
@@ -683,7 +715,7 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
             if (job->want_weight && high > 0) {
                 fill(job->source, n * s->inputs * s->in_plane, s->in_plane, s->inputs, s->height, s->width,
                      y * s->stride - s->pad, y ? overlap : 0, (high - 1) * s->stride + s->kernel,
-                     s->rows * s->stride, s->pad, band_width, s->in_band, lanes, band);
+                     s->rows * s->stride, s->side, band_width, s->in_band, lanes, band);
                 const WeightTile *table = weights[s->stride - 1];
                 EACH_TILE(high, s->out_width, {
                     table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
@@ -741,7 +773,7 @@ static int conv_backward(const Shape *s, const Source *gradient, const Source *s
 /* ---- element-wise passes, pooling, layout ----------------------------------------------------------- */
 
 typedef struct {
-    int64_t images, channels, area, plane;
+    int64_t images, channels, area, plane, from_channels, to_channels;
     const Source *source;
     const Sink *sink;
     float *pooled;
@@ -752,7 +784,7 @@ ALWAYS V sink_vector(const Sink *k, V v, int64_t at, V gs, V gc, V gb, V center,
     if (k->add) v += load(k->add + at);
     if (k->gate) {
         V gate = (load(k->gate + at) - gc) * gs + gb;
-        v = k->activation == GELU ? v * gelu_slope(gate) : where_positive(v, gate);
+        v = k->activation > RELU ? v * slope(k->activation, gate) : where_positive(v, gate);
     }
     if (k->out) store(k->out + at, v);
     if (k->stats) {
@@ -763,6 +795,39 @@ ALWAYS V sink_vector(const Sink *k, V v, int64_t at, V gs, V gc, V gb, V center,
     return v;
 }
 
+typedef struct { /* what a Sink sums over one channel of one block */
+    V shift, s0, s1, total;
+} Sums;
+
+/* `count` vectors of channel c, stored from `at` on; the first of the channel with `first`. */
+ALWAYS void sink_run(const Sink *k, int64_t c, int64_t at, int64_t count, const float *from, int first, Sums *t) {
+    V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
+    V center = splat(or_zero(k->center, c));
+    if (first) { /* what the sums are shifted by must be what is summed */
+        *t = (Sums){.shift = load(from)};
+        if (k->add) t->shift += load(k->add + at);
+    }
+    for (int64_t j = 0; j < count * LANES; j += LANES) {
+        t->total += sink_vector(k, load(from + j), at + j, gs, gc, gb, center, t->shift, &t->s0, &t->s1);
+    }
+}
+
+ALWAYS void sink_sums(const Sink *k, int64_t channel, const Sums *t) {
+    if (!k->stats) return;
+    float *sum = k->stats + channel * 3 * LANES;
+    store(sum, t->shift);
+    store(sum + LANES, t->s0);
+    store(sum + 2 * LANES, t->s1);
+}
+
+static void read_vectors(const Source *s, int64_t c, int64_t at, int64_t count, M lanes, float *to) {
+    switch (source_flags(s)) {
+#define CASE(f) case f: read_run(f, s, c, at, count, lanes, to); break;
+        EACH_CASE(CASE)
+#undef CASE
+    }
+}
+
 static void pass_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     (void)thread;
     const PassJob *job = argument;
@@ -771,56 +836,143 @@ static void pass_part(void *argument, int thread, int64_t chunk, int64_t chunks)
     EACH_BLOCK(n, blocks_of(job->images), chunk, chunks, job->backwards) {
         M lanes = real_lanes(job->images, n);
         for (int64_t c = 0; c < job->channels; c++) {
-            int64_t base = (n * job->channels + c) * job->plane;
-            V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
-            V center = splat(or_zero(k->center, c)), shift = {}, s0 = {}, s1 = {}, total = {};
+            int64_t from = (n * job->from_channels + c) * job->plane, to = (n * job->to_channels + c) * job->plane;
             V share = {};
+            Sums sums = {};
             if (!job->source) { /* pooling backwards: every pixel gets an equal share */
                 for (int lane = 0; lane < LANES && n * LANES + lane < job->images; lane++)
                     share[lane] = job->pooled[(n * LANES + lane) * job->channels + c] / (float)job->area;
+                for (int64_t j = 0; j < 64; j++) store(line + j * LANES, share);
             }
             for (int64_t i = 0; i < job->area; i += 64) {
                 int64_t count = job->area - i < 64 ? job->area - i : 64;
-                if (job->source) {
-                    switch (source_flags(job->source)) {
-#define CASE(f) case f: read_run(f, job->source, c, base + i * LANES, count, lanes, line); break;
-                        EACH_CASE(CASE)
-#undef CASE
-                    }
-                }
-                for (int64_t j = 0; j < count; j++) {
-                    int64_t at = base + (i + j) * LANES;
-                    V v = job->source ? load(line + j * LANES) : share;
-                    if (i + j == 0) { /* what the sums are shifted by must be what is summed */
-                        shift = v;
-                        if (k->add) shift += load(k->add + at);
-                    }
-                    total += sink_vector(k, v, at, gs, gc, gb, center, shift, &s0, &s1);
-                }
+                if (job->source) read_vectors(job->source, c, from + i * LANES, count, lanes, line);
+                sink_run(k, c, to + i * LANES, count, line, i == 0, &sums);
             }
-            if (k->stats) {
-                float *sum = k->stats + (n * job->channels + c) * 3 * LANES;
-                store(sum, shift);
-                store(sum + LANES, s0);
-                store(sum + 2 * LANES, s1);
-            }
+            sink_sums(k, n * job->channels + c, &sums);
             if (job->source && job->pooled) {
                 for (int lane = 0; lane < LANES && n * LANES + lane < job->images; lane++)
-                    job->pooled[(n * LANES + lane) * job->channels + c] = total[lane] / (float)job->area;
+                    job->pooled[(n * LANES + lane) * job->channels + c] = sums.total[lane] / (float)job->area;
             }
         }
     }
 }
 
-/* One pass over a tensor: Source, then Sink.  With `pooled` also the mean over each plane, as [images][channels];
- * without a Source `pooled` is the gradient of those means and is spread over the planes. */
+/* One pass over a tensor: Source, then Sink, each of which may lie among more channels than these.  With `pooled` also
+ * the mean over each plane, as [images][channels]; without a Source `pooled` is the gradient of those means and is
+ * spread over the planes. */
 static int sweep(int64_t images, int64_t channels, int64_t area, int64_t plane, const Source *source,
-                 const Sink *sink, float *pooled, int64_t threads, int64_t backwards) {
-    PassJob job = {images, channels, area, plane, source, sink, pooled, (int)backwards};
+                 const Sink *sink, float *pooled, int64_t from_channels, int64_t to_channels, int64_t threads,
+                 int64_t backwards) {
+    PassJob job = {images, channels, area, plane, from_channels, to_channels, source, sink, pooled, (int)backwards};
     pthread_mutex_lock(&pool.busy);
     run(pass_part, &job, blocks_of(images), threads_for(threads), job.backwards);
     pthread_mutex_unlock(&pool.busy);
     return 0;
+}
+
+/* ---- pooling over windows ---------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t images, channels, height, width, high, wide, stride, pad, side, out_height, out_width, in_plane, out_plane;
+    int64_t largest; /* the largest of each window, else the mean */
+    int64_t padded;  /* zeros around count in a mean */
+    const Source *source, *gradient; /* the input; the gradient of the output, NULL in the forward */
+    float *out;
+    const Sink *sink; /* of the input's gradient */
+} Window;
+
+/* Runs BODY for every pixel `i` of the window at (y, x); INSIDE of them there are. */
+#define EACH_PIXEL(s, y, x, BODY)                                                                            \
+    {                                                                                                        \
+        int64_t r0 = (y) * (s)->stride - (s)->pad, c0 = (x) * (s)->stride - (s)->side;                       \
+        int64_t r1 = r0 + (s)->high < (s)->height ? r0 + (s)->high : (s)->height;                            \
+        int64_t c1 = c0 + (s)->wide < (s)->width ? c0 + (s)->wide : (s)->width;                              \
+        for (int64_t r = r0 < 0 ? 0 : r0; r < r1; r++) {                                                     \
+            for (int64_t c = c0 < 0 ? 0 : c0; c < c1; c++) {                                                 \
+                int64_t i = (r * (s)->width + c) * LANES;                                                    \
+                BODY                                                                                         \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+ALWAYS V largest_of(const Window *s, const float *plane, int64_t y, int64_t x) {
+    V most = splat(-INFINITY);
+    EACH_PIXEL(s, y, x, {
+        V v = load(plane + i);
+        most = pick((v > most) | (v != v), v, most);
+    })
+    return most;
+}
+
+ALWAYS float share_of(const Window *s, int64_t y, int64_t x) {
+    float count = 0;
+    if (s->padded) return 1.0f / (float)(s->high * s->wide);
+    EACH_PIXEL(s, y, x, { count += i >= 0; })
+    return 1.0f / count;
+}
+
+static void window_back(const Window *s, const float *plane, const float *gradient, float *into) {
+    memset(into, 0, (size_t)(s->height * s->width * LANES) * sizeof(float));
+    for (int64_t y = 0; y < s->out_height; y++) {
+        for (int64_t x = 0; x < s->out_width; x++) {
+            V g = load(gradient + (y * s->out_width + x) * LANES);
+            if (!s->largest) {
+                g *= share_of(s, y, x);
+                EACH_PIXEL(s, y, x, { store(into + i, load(into + i) + g); })
+                continue;
+            }
+            V most = largest_of(s, plane, y, x);
+            M left = (M){} - 1; /* the first of equal ones takes it all */
+            EACH_PIXEL(s, y, x, {
+                V v = load(plane + i);
+                M hit = ((v == most) | (v != v)) & left;
+                left &= ~hit;
+                store(into + i, load(into + i) + (V)((M)g & hit));
+            })
+        }
+    }
+}
+
+static void window_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
+    const Window *s = argument;
+    float *plane = scratch[thread][BAND].data, *gradient = scratch[thread][GRADIENT_BAND].data;
+    float *into = scratch[thread][PARTIAL].data;
+    int64_t area = s->height * s->width, out_area = s->out_height * s->out_width;
+    EACH_BLOCK(n, blocks_of(s->images), chunk, chunks, 0) {
+        M lanes = real_lanes(s->images, n);
+        for (int64_t c = 0; c < s->channels; c++) {
+            int64_t at = (n * s->channels + c) * s->in_plane, out = (n * s->channels + c) * s->out_plane;
+            if (s->largest || !s->gradient) read_vectors(s->source, c, at, area, lanes, plane);
+            if (s->gradient) {
+                Sums sums = {};
+                read_vectors(s->gradient, c, out, out_area, lanes, gradient);
+                window_back(s, plane, gradient, into);
+                sink_run(s->sink, c, at, area, into, 1, &sums);
+                sink_sums(s->sink, n * s->channels + c, &sums);
+                continue;
+            }
+            for (int64_t y = 0; y < s->out_height; y++) {
+                for (int64_t x = 0; x < s->out_width; x++, out += LANES) {
+                    V v = {};
+                    if (s->largest) v = largest_of(s, plane, y, x);
+                    else EACH_PIXEL(s, y, x, { v += load(plane + i); })
+                    store(s->out + out, s->largest ? v : v * share_of(s, y, x));
+                }
+            }
+        }
+    }
+}
+
+static int window(const Window *s, int64_t threads) {
+    int workers = threads_for(threads);
+    size_t area = (size_t)(s->height * s->width * LANES);
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(workers, BAND, area) || reserve(workers, PARTIAL, area) ||
+                 reserve(workers, GRADIENT_BAND, (size_t)(s->out_height * s->out_width * LANES));
+    if (!failed) run(window_part, (void *)s, blocks_of(s->images), workers, 0);
+    pthread_mutex_unlock(&pool.busy);
+    return failed;
 }
 
 typedef struct {
@@ -974,7 +1126,7 @@ static int move(const float *from, float *to, int64_t images, int64_t channels, 
  * stride 2 even columns lie before odd ones.  Forward only.  What lies in the padding of a row has no meaning. */
 
 typedef struct {
-    int64_t images, inputs, outputs, height, width, kernel, stride, pad, out_height, out_width;
+    int64_t images, inputs, outputs, height, width, kernel, stride, pad, side, out_height, out_width;
     int64_t in_plane, in_row, out_plane, out_row;
     int64_t rows;           /* output rows per band */
     int64_t band, band_row; /* floats between channels and rows of a band */
@@ -983,15 +1135,6 @@ typedef struct {
 } PixelShape;
 
 ALWAYS V load_any(const float *p) { return (V) * (const U *)p; }
-
-static void read_vectors(const Source *s, int64_t c, int64_t at, int64_t count, float *to) {
-    M all = (M){} - 1;
-    switch (source_flags(s)) {
-#define CASE(f) case f: read_run(f, s, c, at, count, all, to); break;
-        EACH_CASE(CASE)
-#undef CASE
-    }
-}
 
 /* As `fill` does: rows [keep, rows) of a band whose row 0 is input row `row0`. */
 static void fill_pixels(const PixelShape *s, const Source *source, int64_t n, int64_t row0, int64_t keep, int64_t rows,
@@ -1004,11 +1147,11 @@ static void fill_pixels(const PixelShape *s, const Source *source, int64_t n, in
             float *row = to + r * s->band_row;
             memset(row, 0, (size_t)s->band_row * sizeof(float));
             if (h < 0 || h >= s->height) continue;
-            read_vectors(source, c, (n * s->inputs + c) * s->in_plane + h * s->in_row, s->in_row / LANES, line);
+            read_vectors(source, c, (n * s->inputs + c) * s->in_plane + h * s->in_row, s->in_row / LANES, (M){} - 1, line);
             if (s->stride == 1) {
-                memcpy(row + s->pad, line, (size_t)s->width * sizeof(float));
+                memcpy(row + s->side, line, (size_t)s->width * sizeof(float));
             } else {
-                for (int64_t w = 0, x = s->pad; w < s->width; w++, x++) row[(x & 1) * s->half + (x >> 1)] = line[w];
+                for (int64_t w = 0, x = s->side; w < s->width; w++, x++) row[(x & 1) * s->half + (x >> 1)] = line[w];
             }
         }
     }
@@ -1108,6 +1251,35 @@ static int pixel_move(const float *from, float *to, int64_t images, int64_t chan
     return into == MOVE_IN_FINITE && strange != 0 ? NOT_FINITE : 0;
 }
 
+/* The forward of `window`, with pixels innermost. */
+static int pixel_window(const Window *s, int64_t in_row, int64_t out_row) {
+    pthread_mutex_lock(&pool.busy);
+    int failed = reserve(1, BAND, (size_t)(s->height * in_row));
+    float *plane = scratch[0][BAND].data;
+    for (int64_t n = 0; !failed && n < s->images * s->channels; n++) {
+        read_vectors(s->source, n % s->channels, n * s->in_plane, s->height * in_row / LANES, (M){} - 1, plane);
+        for (int64_t y = 0; y < s->out_height; y++) {
+            int64_t r0 = y * s->stride - s->pad, r1 = r0 + s->high < s->height ? r0 + s->high : s->height;
+            float *out = s->out + n * s->out_plane + y * out_row;
+            for (int64_t x = 0; x < s->out_width; x++) {
+                int64_t c0 = x * s->stride - s->side, c1 = c0 + s->wide < s->width ? c0 + s->wide : s->width;
+                float most = -INFINITY, sum = 0, count = 0;
+                for (int64_t r = r0 < 0 ? 0 : r0; r < r1; r++) {
+                    for (int64_t c = c0 < 0 ? 0 : c0; c < c1; c++, count++) {
+                        float v = plane[r * in_row + c];
+                        sum += v;
+                        most = v > most || v != v ? v : most;
+                    }
+                }
+                out[x] = s->largest ? most : sum / (s->padded ? (float)(s->high * s->wide) : count);
+            }
+            for (int64_t x = s->out_width; x < out_row; x++) out[x] = 0;
+        }
+    }
+    pthread_mutex_unlock(&pool.busy);
+    return failed ? OUT_OF_MEMORY : 0;
+}
+
 /* What a Source describes, averaged over the pixels of each channel. */
 static int pixel_pool(int64_t images, int64_t channels, int64_t height, int64_t width, int64_t plane, int64_t row,
                       const Source *source, float *pooled) {
@@ -1118,7 +1290,7 @@ static int pixel_pool(int64_t images, int64_t channels, int64_t height, int64_t 
         float sum = 0;
         for (int64_t h = 0; h < height; h++) {
             float part = 0;
-            read_vectors(source, i % channels, i * plane + h * row, row / LANES, line);
+            read_vectors(source, i % channels, i * plane + h * row, row / LANES, (M){} - 1, line);
             for (int64_t w = 0; w < width; w++) part += line[w];
             sum += part;
         }
@@ -1326,7 +1498,7 @@ EXPORT int64_t zk_strays(const int64_t *layers, int64_t count) {
 
 enum {
     CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM, PIXEL_CONV, PIXEL_MOVE,
-    PIXEL_POOL
+    PIXEL_POOL, WINDOW, PIXEL_WINDOW
 };
 
 /* Makes the calls of a list, in order: each is its number, then its arguments.  Stops at the first that fails. */
@@ -1339,7 +1511,7 @@ EXPORT int zk_calls(const int64_t *list, int64_t length) {
         case CONV_FORWARD: MADE(7, conv_forward(P(0), P(1), P(2), P(3), P(4), a[5], a[6]));
         case CONV_BACKWARD:
             MADE(12, conv_backward(P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), P(9), a[10], a[11]));
-        case SWEEP: MADE(9, sweep(a[0], a[1], a[2], a[3], P(4), P(5), P(6), a[7], a[8]));
+        case SWEEP: MADE(11, sweep(a[0], a[1], a[2], a[3], P(4), P(5), P(6), a[7], a[8], a[9], a[10]));
         case MOVE:
             MADE(13, move(P(0), P(1), a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]));
         case BATCH_NORM_FORWARD: MADE(2, batch_norm_forward(P(0), P(1)));
@@ -1349,6 +1521,8 @@ EXPORT int zk_calls(const int64_t *list, int64_t length) {
         case PIXEL_MOVE:
             MADE(13, pixel_move(P(0), P(1), a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12]));
         case PIXEL_POOL: MADE(8, pixel_pool(a[0], a[1], a[2], a[3], a[4], a[5], P(6), P(7)));
+        case WINDOW: MADE(2, window(P(0), a[1]));
+        case PIXEL_WINDOW: MADE(3, pixel_window(P(0), a[1], a[2]));
         default: failed = -1;
         }
 #undef MADE

@@ -28,13 +28,13 @@ def _structure(name: str, **fields: str) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": members})
 
 
-Source = _structure("Source", pointers="x xs xc xb y ys yc yb z out", integers="activation")
+Source = _structure("Source", pointers="x xs xc xb y ys yc yb z out m", integers="activation")
 Sink = _structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation")
 Index = _structure("Index", pointers="start offset pick value", integers="groups")
 Shape = _structure(
     "Shape",
-    integers="images inputs outputs height width kernel stride pad out_height out_width in_plane out_plane rows "
-    "in_band out_band top bottom active",
+    integers="images inputs outputs height width kernel stride pad side out_height out_width in_plane out_plane rows "
+    "in_band out_band top bottom left right active",
 )
 BatchNorm = _structure(
     "BatchNorm",
@@ -51,13 +51,19 @@ LayerNorm = _structure(
 
 PixelShape = _structure(
     "PixelShape",
-    integers="images inputs outputs height width kernel stride pad out_height out_width in_plane in_row out_plane "
+    integers="images inputs outputs height width kernel stride pad side out_height out_width in_plane in_row out_plane "
     "out_row rows band band_row half active",
+)
+Window = _structure(
+    "Window",
+    integers="images channels height width high wide stride pad side out_height out_width in_plane out_plane largest "
+    "padded",
+    pointers="source gradient out sink",
 )
 
 # as C numbers its calls
 CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM = range(7)
-PIXEL_CONV, PIXEL_MOVE, PIXEL_POOL = range(7, 10)
+PIXEL_CONV, PIXEL_MOVE, PIXEL_POOL, WINDOW, PIXEL_WINDOW = range(7, 12)
 MOVE_OUT, MOVE_IN, MOVE_IN_FINITE = range(3)  # the ways of a move
 
 

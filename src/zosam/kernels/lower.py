@@ -1,4 +1,4 @@
-"""From steps to a forward program: lazy views that fold batch norm, residual and ReLU or GELU into their readers.
+"""From steps to a forward program: lazy views that fold batch norm, residual and activation into their readers.
 
 A value is not computed when it is named. It is kept as a View, say relu(sum of terms), each term a stored buffer
 with an optional batch norm. A convolution reads a view directly and stores its raw result. A view is stored
@@ -10,12 +10,28 @@ from __future__ import annotations
 from torch import nn
 
 from .index import Geometry
-from .plan import BatchNorm, Buffer, Conv, Enter, Forward, LayerNorm, Leave, Pass, Selection, Term, View
+from .plan import (
+    BatchNorm,
+    Buffer,
+    Cat,
+    Conv,
+    Enter,
+    Forward,
+    LayerNorm,
+    Leave,
+    Noise,
+    Pass,
+    Selection,
+    Term,
+    View,
+    Window,
+)  # fmt: skip
 from .regions import Region
-from .trace import Projection, Step
+from .steps import Step, both, padding_of
+from .trace import Projection
 
 
-def uses_running_statistics(norm: nn.BatchNorm2d) -> bool:
+def uses_running_statistics(norm: nn.Module) -> bool:
     """Whether it takes no notice of the batch."""
     return not norm.training and norm._buffers["running_mean"] is not None
 
@@ -79,15 +95,14 @@ class Lowering:
 
     def _conv(self, step: Step) -> None:
         conv = step.module
-        assert isinstance(conv, nn.Conv2d)
-        assert isinstance(conv.padding, tuple)
+        assert isinstance(conv, nn.Conv1d | nn.Conv2d)
         name, view = self._view(step)
         like = view.like
         if conv.in_channels != like.channels:
             raise ValueError("channels do not match")
         geometry = Geometry(
-            like.channels, conv.out_channels, like.height, like.width,
-            conv.kernel_size[0], conv.stride[0], conv.padding[0],
+            like.channels, conv.out_channels, like.height, like.width, both(conv.kernel_size, 1), conv.stride[0],
+            both(padding_of(conv), 0), conv.dilation[0], conv.groups,
         )  # fmt: skip
         self._layer(step, conv, geometry, name, view)
 
@@ -116,7 +131,7 @@ class Lowering:
         self.views[step.name] = View([Term(out)])
 
     def _batch_norm(self, step: Step) -> None:
-        assert isinstance(step.module, nn.BatchNorm2d)
+        assert isinstance(step.module, nn.BatchNorm1d | nn.BatchNorm2d)
         buffer = self._store(self._real(step.inputs[0]))
         if uses_running_statistics(step.module):
             norm = BatchNorm(step.module, buffer, None)
@@ -154,13 +169,55 @@ class Lowering:
 
     def _relu(self, step: Step) -> None:
         name, view = self._view(step)
-        if view.activation == "gelu" or (not view.raw and self.uses[name] > 1):
+        if view.activation not in ("", "relu") or (not view.raw and self.uses[name] > 1):
             view = View([Term(self._store(name))])
         self.views[step.name] = View(view.terms, "relu")
 
-    def _gelu(self, step: Step) -> None:
+    def _curve(self, step: Step) -> None:
+        """An activation that is no ReLU."""
         name, view = self._view(step)
-        self.views[step.name] = View(view.terms if view.raw else [Term(self._store(name))], "gelu")
+        lazy = view.raw or (len(view.terms) == 1 and not view.activation and self.uses[name] == 1)
+        self.views[step.name] = View(view.terms if lazy else [Term(self._store(name))], step.activation)
+
+    def _once(self, name: str, view: View) -> View:
+        """A view that one reader evaluates; what others read too is stored first."""
+        return view if view.raw or self.uses[name] == 1 else View([Term(self._store(name))])
+
+    def _noise(self, step: Step) -> None:
+        name, view = self._view(step)
+        view = self._once(name, view)
+        assert step.draw is not None
+        noise, out = (Buffer(view.like.channels, view.like.height, view.like.width) for _ in range(2))
+        self.program.ops.append(Noise(step.draw, noise))  # now: random numbers come in the order of the steps
+        op = self.maker[out] = Pass(view, out=out, noise=noise)
+        self.program.ops.append(op)
+        self.views[step.name] = View([Term(out)])
+
+    def _window(self, step: Step) -> None:
+        name, view = self._view(step)
+        like, frame = view.like, step.frame
+        assert frame is not None
+        sizes = zip((like.height, like.width), frame.kernel, frame.pad, strict=True)
+        height, width = ((size + 2 * pad - kernel) // frame.stride + 1 for size, kernel, pad in sizes)
+        if height < 1 or width < 1:
+            raise ValueError("input smaller than the window")
+        made = None
+        if not view.raw and (self.uses[name] > 1 or len(view.terms) > 1):
+            made = view.made = Buffer(like.channels, like.height, like.width)
+        out = Buffer(like.channels, height, width)
+        self.program.ops.append(Window(frame, view, out, made))
+        self.views[step.name] = View([Term(out)])
+
+    def _cat(self, step: Step) -> None:
+        names = [self._real(name) for name in step.inputs]
+        if len(set(names)) < len(names):
+            raise ValueError("a value put beside itself")
+        views = [self._once(name, self._view(step, which)[1]) for which, name in enumerate(names)]
+        if len({(v.like.height, v.like.width) for v in views}) > 1:
+            raise ValueError("shapes do not match")
+        out = Buffer(sum(v.like.channels for v in views), views[0].like.height, views[0].like.width)
+        self.program.ops.append(Cat(views, out))
+        self.views[step.name] = View([Term(out)])
 
     def _layer_norm(self, step: Step) -> None:
         assert isinstance(step.module, nn.LayerNorm)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from . import library
-from .index import Layers, pixel_plane, plane
+from .index import pixel_plane, plane
+from .layers import Layers
 from .library import Library
 from .plan import (
     Activation,
@@ -20,21 +21,26 @@ from .plan import (
     BatchNorm,
     BatchNormBack,
     Buffer,
+    Cat,
+    CatBack,
     ConvBack,
     Enter,
     Forward,
     GradientSink,
     LayerNorm,
     Leave,
+    Noise,
     Op,
     Part,
     Pass,
     View,
+    Window,
+    WindowBack,
 )  # fmt: skip
 
 WORTH_LARGE_PAGES = 16 << 20  # bytes
 VECTORS = ("mean", "rstd", "scale", "shift", "gz", "gb")
-ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu")  # by their number in C
+ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu", "relu6", "hardswish", "silu")  # by their number in C
 
 
 @dataclass
@@ -54,10 +60,16 @@ def forward_traffic(op: Op) -> Traffic:
         return Traffic(reads=_given(op.sums))
     if isinstance(op, LayerNorm):
         return Traffic([op.source], [op.out], [(op.out, op.source)])
+    if isinstance(op, Noise):
+        return Traffic(writes=[op.out])
+    if isinstance(op, Cat):
+        return Traffic([term.buffer for view in op.sources for term in view.terms], [op.out])
     source = [term.buffer for term in op.source.terms]
     if isinstance(op, Pass):
-        return Traffic(source, _given(op.out, op.sums), [(op.out, b) for b in source if op.out])
+        return Traffic(source + _given(op.noise), _given(op.out, op.sums), [(op.out, b) for b in source if op.out])
     over = [(op.made, b) for b in reversed(source) if op.made]
+    if isinstance(op, Window):
+        return Traffic(source, _given(op.made, op.out), over)
     if op.add:
         over.append((op.out, op.add))
     g = op.geometry
@@ -72,9 +84,13 @@ def backward_traffic(op: BackOp) -> Traffic:
         return edge_traffic(op)
     if isinstance(op, BatchNormBack):
         return Traffic(reads=[op.sums])
-    parts = [part.buffer for part in op.parts]
     sink = op.sink
     over = [(sink.out, sink.add)] if sink.out and sink.add else []
+    if isinstance(op, CatBack):
+        return Traffic([op.whole, *_given(sink.add)], _given(sink.out, sink.sums), over)
+    parts = [part.buffer for part in op.parts]
+    if isinstance(op, WindowBack):
+        return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums), over)
     store = op.store if isinstance(op, ConvBack) else None
     into = store if isinstance(op, ConvBack) else sink.out
     over += [(into, b) for b in parts if into]

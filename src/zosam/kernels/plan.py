@@ -5,14 +5,15 @@ A forward program is a list of `Op`, a backward program a list of `BackOp`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from .index import Geometry
 
-Activation = Literal["", "relu", "gelu"]
+Activation = Literal["", "relu", "gelu", "relu6", "hardswish", "silu"]
 
 
 @dataclass(eq=False)
@@ -35,7 +36,7 @@ class Term:
 
 @dataclass(eq=False)
 class View:
-    """relu(sum of terms), gelu(term) or the bare sum, evaluated by whoever reads it."""
+    """relu(sum of terms), another activation of one term, or the bare sum, evaluated by whoever reads it."""
 
     terms: list[Term]
     activation: Activation = ""
@@ -88,13 +89,51 @@ class Pass:
     out: Buffer | None = None
     sums: Buffer | None = None
     position: int | None = None  # the output that takes the averages
+    noise: Buffer | None = None  # multiplied with the view
+
+
+@dataclass(eq=False)
+class Noise:
+    """What dropout multiplies with, drawn by torch: `draw` drops entries of ones."""
+
+    draw: Callable[[Tensor], Tensor]
+    out: Buffer
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The windows of a pooling layer."""
+
+    largest: bool  # else the mean
+    kernel: tuple[int, int]
+    stride: int
+    pad: tuple[int, int] = (0, 0)
+    padded: bool = True  # whether zeros around count in a mean
+
+
+@dataclass(eq=False)
+class Window:
+    """The largest or the mean of every window of the source; stores the source in `made` on the way, if asked."""
+
+    frame: Frame
+    source: View
+    out: Buffer
+    made: Buffer | None = None
+
+
+@dataclass(eq=False)
+class Cat:
+    """Channels of several views, one after the other."""
+
+    sources: list[View]
+    out: Buffer
 
 
 @dataclass(eq=False)
 class BatchNorm:
     """Batch norm of a buffer: from its sums to a scale and a shift per channel."""
 
-    module: nn.BatchNorm2d
+    module: nn.BatchNorm1d | nn.BatchNorm2d
     buffer: Buffer
     sums: Buffer | None  # None if it uses its running statistics
 
@@ -108,7 +147,7 @@ class LayerNorm:
     out: Buffer
 
 
-Op = Enter | Leave | Conv | Pass | BatchNorm | LayerNorm
+Op = Enter | Leave | Conv | Pass | Noise | Window | Cat | BatchNorm | LayerNorm
 
 
 class Selection(nn.Conv2d):
@@ -171,6 +210,27 @@ class PassBack:
     sink: GradientSink
     like: Buffer
     position: int | None = None
+    noise: Buffer | None = None
+
+
+@dataclass(eq=False)
+class WindowBack:
+    """Input gradient of a pooling layer."""
+
+    window: Window
+    parts: list[Part]
+    source: View
+    sink: GradientSink
+
+
+@dataclass(eq=False)
+class CatBack:
+    """The gradient of one of several views whose channels were put together: that from channel `first` on."""
+
+    whole: Buffer
+    first: int
+    like: Buffer
+    sink: GradientSink
 
 
 @dataclass(eq=False)
@@ -190,4 +250,6 @@ class LayerNormBack:
     sink: GradientSink
 
 
-BackOp = ConvBack | PassBack | BatchNormBack | LayerNormBack | Enter | Leave  # both edges carry gradients here
+BackOp = (  # both edges carry gradients here
+    ConvBack | PassBack | WindowBack | CatBack | BatchNormBack | LayerNormBack | Enter | Leave
+)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from .trace import Step, understood
+from .steps import Step
+from .trace import understood
 
-_IMAGE = ("conv", "batch_norm", "pool", "subsample", "pad_channels")
-_KINDS = dict.fromkeys(_IMAGE, "image") | {"linear": "rows", "layer_norm": "rows"}
+_IMAGE = {"conv", "batch_norm", "pool", "window", "cat", "subsample", "pad_channels"}
+_ROWS = {"linear", "layer_norm"}
 _STARTS = {"conv", "linear", "batch_norm", "layer_norm"}
 
 
@@ -24,7 +25,7 @@ _STARTS = {"conv", "linear", "batch_norm", "layer_norm"}
 class Region:
     """Consecutive steps, with the names of the values that enter and leave them."""
 
-    kind: str  # image or rows
+    kind: str  # image, line or rows
     steps: list[Step] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
@@ -40,7 +41,7 @@ def regions(graph: GraphModule, wanted: Callable[[nn.Module], bool]) -> list[Reg
         if node.op == "get_attr":  # a parameter, of no step's own
             continue
         step = understood(node, modules)
-        kind = _KINDS.get(step.kind, "") if step else ""
+        kind = _kind(step, current) if step else ""
         starts = step is not None and step.kind in _STARTS
         if current and (step is None or (kind and kind != current.kind)):
             found.append(current)
@@ -58,6 +59,15 @@ def regions(graph: GraphModule, wanted: Callable[[nn.Module], bool]) -> list[Reg
     for region in found:
         _edges(region)
     return [r for r in found if any(s.kind in ("conv", "linear") and s.module and wanted(s.module) for s in r.steps)]
+
+
+def _kind(step: Step, current: Region | None) -> str:
+    """What a step works on; empty if on anything."""
+    if step.kind == "cat":  # over channels, be it of pictures or of lines
+        return current.kind if current and current.kind != "rows" else "image"
+    if step.kind in _IMAGE:
+        return "image" if step.axes == 2 else "line"
+    return "rows" if step.kind in _ROWS else ""
 
 
 def _edges(region: Region) -> None:

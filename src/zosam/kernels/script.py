@@ -17,7 +17,8 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from .index import NOT_SEEN, LayerIndex, Layers, Pattern, PixelIndex
+from .index import LayerIndex, PixelIndex
+from .layers import NOT_SEEN, Layers, Pattern
 from .library import Library
 
 
@@ -40,6 +41,8 @@ class Run:
     departures: Sequence[Tensor | None]  # outputs, or the gradients of inputs
     parameters: Sequence[Tensor]
     gradients: Sequence[Tensor | None] = ()
+    kind: str = "image"  # of the region
+    lead: Sequence[int] = ()  # sizes of rows without their features
 
     def values(self) -> list[int]:
         """What to put into the slots, in the order of `Script.order`."""
@@ -75,7 +78,7 @@ class Script:
     waiting: list[tuple[Slot, int | c_int64]] = field(default_factory=list)  # a word's place, or a structure's field
     parts: list[tuple[int, int, Callable[[Run], None] | None]] = field(default_factory=list)
     layers: list[LayerCall] = field(default_factory=list)
-    norms: list[tuple[Any, nn.BatchNorm2d]] = field(default_factory=list)
+    norms: list[tuple[Any, nn.BatchNorm1d | nn.BatchNorm2d]] = field(default_factory=list)
     owned: list[object] = field(default_factory=list)  # what the list points to
 
     # --- writing -----------------------------------------------------------------------------------------------------

@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node, Tracer
 from torch.nn import functional as F
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from .attention import WAYS, written_out
+from .attention import WAYS, turned_dropout, written_out
+from .dropping import is_drop_path
+from .steps import CURVES, WINDOWS, Step, frame_of, module_step
 
 _ADD = {operator.add, operator.iadd, torch.add}
 _RELU = {F.relu, F.relu_, torch.relu, torch.relu_}
-_POOL = {F.adaptive_avg_pool2d}
-
-
-@dataclass
-class Step:
-    """One operation: conv, linear, batch_norm, layer_norm, relu, gelu, add, identity, pool (to the mean of all pixels),
-    subsample (every n-th pixel) or pad_channels (with zeros)."""
-
-    kind: str
-    name: str
-    inputs: list[str]
-    module: nn.Module | None = None
-    keepdim: bool = False
-    inplace: bool = False
-    stride: int = 1
-    extra: tuple[int, int] = (0, 0)  # channels of zeros before and after
+_POOL = {F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool1d: 1}
 
 
 class LeafTracer(Tracer):
     """Traces into the user's own modules only; torch's own stay whole, save for its transformer layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return m.__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential)
+        return is_drop_path(m) or (m.__module__.startswith("torch.nn") and not isinstance(m, nn.Sequential))
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -93,9 +79,7 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
     """The step that a node stands for, or None."""
     inputs = [arg.name for arg in node.all_input_nodes]
     if node.op == "call_module" and len(inputs) == 1 and not node.kwargs:
-        module = modules[str(node.target)]
-        kind, keepdim = _module_kind(module)
-        return Step(kind, node.name, inputs, module, keepdim, bool(getattr(module, "inplace", 0))) if kind else None
+        return module_step(modules[str(node.target)], node.name, inputs)
     if node.op == "call_function":
         if node.target is F.linear:
             return _linear(node)
@@ -104,12 +88,21 @@ def understood(node: Node, modules: dict[str, nn.Module]) -> Step | None:
         if node.target in _RELU and len(inputs) == 1:
             inplace = bool(node.kwargs.get("inplace")) or node.target in (F.relu_, torch.relu_)
             return Step("relu", node.name, inputs, inplace=inplace)
-        if node.target is F.gelu and len(inputs) == 1 and node.kwargs.get("approximate", "none") == "none":
-            return Step("gelu", node.name, inputs)
-        if node.target in _POOL and node.args[1:] in ((1,), ((1, 1),)):
-            return Step("pool", node.name, inputs, keepdim=True)
+        if node.target in CURVES and len(inputs) == 1 and node.kwargs.get("approximate", "none") == "none":
+            inplace = bool(node.kwargs.get("inplace")) or node.args[1:] == (True,)
+            return Step("curve", node.name, inputs, inplace=inplace, activation=CURVES[node.target])
+        if node.target in _POOL and node.args[1:] in ((1,), ((1,) * _POOL[node.target],)):
+            return Step("pool", node.name, inputs, keepdim=True, axes=_POOL[node.target])
         if node.target is torch.mean:
             return _mean(node, inputs)
+        if node.target in WINDOWS:
+            return _window_call(node, inputs)
+        if node.target is torch.cat:
+            return _cat(node)
+        if node.target is turned_dropout:
+            return Step("noise", node.name, inputs, draw=partial(turned_dropout, rate=cast(float, node.args[1])))
+        if node.target is F.dropout:
+            return _dropout(node, inputs)
         if node.target is operator.getitem:
             return _subsample(node, inputs)
         if node.target is F.pad:
@@ -149,6 +142,40 @@ def _mean(node: Node, inputs: list[str]) -> Step | None:
     return Step("pool", node.name, inputs, keepdim=keepdim)
 
 
+def _window_call(node: Node, inputs: list[str]) -> Step | None:
+    """A pooling function; as a module it would say the same."""
+    largest, axes = WINDOWS[node.target]
+    names = ("kernel_size", "stride", "padding", *(("dilation",) if largest else ()), "ceil_mode")
+    names = names if largest else (*names, "count_include_pad", *(("divisor_override",) if axes == 2 else ()))
+    given: dict[str, Any] = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    if len(inputs) != 1 or len(node.args) - 1 > len(names) or given.pop("return_indices", False):
+        return None
+    frame = frame_of(largest, axes, **given)
+    return None if frame is None else Step("window", node.name, inputs, frame=frame, axes=axes)
+
+
+def _cat(node: Node) -> Step | None:
+    """Channels side by side."""
+    given: dict[str, Any] = dict(zip(("tensors", "dim"), node.args, strict=False)) | dict(node.kwargs)
+    tensors = given.pop("tensors", None)
+    if given != {"dim": 1} or not isinstance(tensors, (tuple, list)) or not all(isinstance(x, Node) for x in tensors):
+        return None
+    return Step("cat", node.name, [x.name for x in tensors])
+
+
+def _dropout(node: Node, inputs: list[str]) -> Step | None:
+    given: dict[str, Any] = dict(zip(("input", "p", "training", "inplace"), node.args, strict=False)) | dict(
+        node.kwargs
+    )
+    rate, training = given.get("p", 0.5), given.get("training", True)
+    if len(inputs) != 1 or not isinstance(rate, float | int) or not isinstance(training, bool):
+        return None
+    if not training or rate == 0:
+        return Step("identity", node.name, inputs)
+    inplace = given.get("inplace") is True
+    return Step("noise", node.name, inputs, inplace=inplace, draw=lambda ones: F.dropout(ones, rate))
+
+
 def _subsample(node: Node, inputs: list[str]) -> Step | None:
     """x[:, :, ::n, ::n] before channels are padded, as in shortcuts without weights."""
     stride = node.args[1][-1].step if isinstance(node.args[1], tuple) and isinstance(node.args[1][-1], slice) else None
@@ -173,40 +200,3 @@ def _pad_channels(node: Node, inputs: list[str]) -> Step | None:
     if not (isinstance(before, int) and isinstance(after, int) and before >= 0 and after >= 0):
         return None
     return Step("pad_channels", node.name, inputs, extra=(before, after))
-
-
-def _module_kind(module: nn.Module) -> tuple[str, bool]:
-    kind = type(module)
-    if kind is nn.Conv2d and _plain_conv(module):
-        return "conv", False
-    if kind in (nn.Linear, NonDynamicallyQuantizableLinear):
-        return "linear", False
-    if kind is nn.BatchNorm2d:
-        return "batch_norm", False
-    if kind is nn.LayerNorm and len(getattr(module, "normalized_shape", ())) == 1:
-        return "layer_norm", False
-    if kind is nn.ReLU:
-        return "relu", False
-    if kind is nn.GELU and getattr(module, "approximate", "") == "none":
-        return "gelu", False
-    if kind is nn.Identity or (kind is nn.Dropout and (getattr(module, "p", 1) == 0 or not module.training)):
-        return "identity", False
-    if kind is nn.AdaptiveAvgPool2d and getattr(module, "output_size", None) in (1, (1, 1)):
-        return "pool", True
-    return "", False
-
-
-def _plain_conv(conv: nn.Module) -> bool:
-    """Square odd kernel, stride 1 or 2, zero padding below the kernel size, one group."""
-    assert isinstance(conv, nn.Conv2d)
-    kernel, pad = conv.kernel_size[0], conv.padding
-    return (
-        conv.groups == 1
-        and conv.dilation == (1, 1)
-        and conv.kernel_size == (kernel, kernel)
-        and kernel % 2 == 1
-        and conv.stride in ((1, 1), (2, 2))
-        and isinstance(pad, tuple)
-        and pad[0] == pad[1] <= max(kernel - 1, 0)
-        and conv.padding_mode == "zeros"
-    )

@@ -1,0 +1,145 @@
+"""What stands in the place of a module's forward: the kernels where they gain, its own code elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .choose import Case, Choices, Rewritten, rewrite
+from .layers import Layers
+
+LEAVES = {nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
+NEAR = 2.0  # batch sizes that differ by no more than this factor share a choice
+Inputs = list[tuple[Any, ...]]  # of one module, for each example
+
+
+class Dispatcher:
+    """Called as the module's forward; keeps one rewritten graph for each setting of the training flags and batch size.
+
+    A batch size far from all that were measured is measured when it first comes, if `measures`; else it goes the way
+    of the nearest.
+    """
+
+    def __init__(self, module: nn.Module, layers: Layers, examples: Inputs, choices: Choices, measures: bool) -> None:
+        self.module, self.layers, self.choices, self.measures = module, layers, choices, measures
+        shapes = [tuple((x.shape, x.dtype) for x in args) for args in examples]
+        self.sizes = {_first(shape): shape for shape in reversed(shapes)}
+        self.goes_by: dict[int, int] = {}  # the size that a batch size goes by
+        self.own: Callable[..., Any] | None = module.__dict__.get("forward")
+        self.__signature__ = inspect.signature(self.own or module.forward)  # exporters ask for both
+        self.__code__ = getattr(self.own or type(module).forward, "__code__", None)
+        self.inner = [m for m in module.modules() if m is not module]
+        self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
+        own = [m for m in module.modules() if not m.__module__.startswith("torch.nn") or isinstance(m, nn.Dropout)]
+        self.steered = [module, *own]
+        bare = [m for m in module.modules() if type(m) not in LEAVES]  # whose tensors may stand in the graph themselves
+        held = [(which, dict(which)) for m in bare for which in (m._parameters, m._buffers)]
+        self.held = [(now, then) for now, then in held if then]
+        self.ranks = [len(shape) for shape, _ in shapes[0]]
+        self.versions: dict[tuple[Any, ...], Rewritten | None] = {}
+        self.lost: set[tuple[bool, int]] = set()  # training and size where the module's own code is faster
+
+    def version(self, batch: int) -> Rewritten | None:
+        """The rewritten graph for the present training flags, on which a module's own code may depend, and batch size.
+
+        None if the module's own code is faster.
+        """
+        training, size = self.module.training, self._size(batch)
+        key = (training, size, *[m.training for m in self.steered])
+        if key not in self.versions:
+            case = Case(self.sizes[size], backward=training)
+            with torch.inference_mode(False):
+                self.versions[key] = rewrite(self.module, self.original, self.layers, case, self.choices, self.is_plain)
+            if self.versions[key] is None and all(m.training == training for m in self.steered):
+                self.lost.add((training, size))
+        return self.versions[key]
+
+    def _size(self, batch: int) -> int:
+        """The measured size by which this one goes."""
+        size = self.goes_by.get(batch)
+        if size is None:
+            size = min(self.sizes, key=lambda n: max(batch / max(n, 1), n / max(batch, 1)))
+            if self.measures and batch > 0 and not 1 / NEAR <= batch / max(size, 1) <= NEAR:
+                shape = self.sizes[size]
+                new = tuple((torch.Size((batch, *s[1:])) if s and s[0] == size else s, d) for s, d in shape)
+                size, self.sizes[batch] = batch, new
+            self.goes_by[batch] = size
+        return size
+
+    def gains(self) -> bool:
+        """Whether the kernels are worth it in training or in evaluation; what is chosen for both is then known."""
+        modes = [(m, m.training) for m in self.module.modules()]
+        try:
+            for mode in (False,) if self.layers.serving else (True, False):
+                self.module.train(mode)
+                for batch in list(self.sizes):
+                    self.version(batch)
+        finally:
+            for module, training in modes:
+                module.training = training
+        return any(version is not None for version in self.versions.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        batch = args[0].shape[0] if args and isinstance(args[0], Tensor) and args[0].dim() else 1
+        if (self.module.training, self.goes_by.get(batch, -1)) in self.lost or self.is_plain(args):
+            return self.original(*args, **kwargs)
+        version = self.version(batch)
+        if version is None:
+            return self.original(*args, **kwargs)
+        count, names = len(version.arguments), version.arguments
+        if len(args) > count or not kwargs.keys() <= names.keys():  # what the graph does not know must not be given
+            if any(v is not None and v is not False for v in (*args[count:], *kwargs.values())):
+                return self.original(*args, **kwargs)
+            args, kwargs = args[:count], {}
+        return version.graph(*args, **kwargs)
+
+    def original(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward."""
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def is_plain(self, args: Sequence[Any]) -> bool:
+        """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
+        if (
+            torch.is_autocast_enabled("cpu")
+            or torch.compiler.is_compiling()
+            or torch._C._get_tracing_state() is not None
+        ):
+            return True
+        for x, rank in zip(args, self.ranks, strict=False):
+            if not isinstance(x, Tensor) or x.dim() != rank or torch._C._functorch.is_functorch_wrapped_tensor(x):
+                return True
+        for parent, parts in self.structure:
+            if parent._modules != parts:  # a layer was replaced after the model was accelerated
+                return True
+        for now, then in self.held:
+            for name, tensor in then.items():
+                if now.get(name) is not tensor:  # another tensor was put in its place
+                    return True
+        for m in self.inner:
+            if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+                return True
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copied model has its own parameters: it runs its own code until it is accelerated itself."""
+        return _bind(type(self.module).forward, memo.get(id(self.module), self.module))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _bind, (type(self.module).forward, self.module)
+
+
+def _bind(function: Callable[..., Any], module: nn.Module) -> Any:
+    """A method that pickle can make: a loaded model runs its own code, as a copied one does."""
+    return types.MethodType(function, module)
+
+
+def _first(shape: tuple[tuple[torch.Size, torch.dtype], ...]) -> int:
+    """The batch size of inputs of these shapes."""
+    return int(shape[0][0][0]) if shape and shape[0][0] else 0
