@@ -23,7 +23,8 @@ from .trace import trace
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
 WORTH_IT = 1.02  # what a region, and a model, must gain
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
-ENOUGH_IMAGES = 32  # to time a region
+ENOUGH_IMAGES = 32  # to know the choice for more
+FEW_IMAGES = 16  # to time a region, or a model
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _whole_ratio(
     before: Callable[..., object],
 ) -> float:
     """Time of the whole module in torch / with its regions on the kernels: what its user will see."""
-    case = case.first(ENOUGH_IMAGES)
+    case = case.first(FEW_IMAGES)
     inputs = case.samples()
 
     def fast(*given: Tensor) -> Any:
@@ -135,7 +136,7 @@ def _whole_ratio(
 def _same(module: nn.Module, own: Callable[..., Any], graph: GraphModule, case: Case) -> bool:
     """Whether both give the same output for one input and seed, up to rounding: a trace may miss what code does."""
     results = []
-    inputs = case.samples()
+    inputs = case.first(FEW_IMAGES).samples()
     with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
         for forward in (own, graph):
             torch.manual_seed(0)
@@ -181,7 +182,7 @@ def _measure(module: nn.Module, switches: Sequence[Switch], case: Case) -> None:
     with kept_buffers(module), torch.random.fork_rng(devices=[]):
         try:
             with torch.no_grad():
-                module(*case.samples())
+                module(*case.first(ENOUGH_IMAGES).samples())
             for hook in hooks:
                 hook.remove()
             for number, (switch, inputs) in enumerate(seen.items(), 1):
@@ -214,7 +215,7 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     kernels.programs.clear()
     shape = "|".join(f"{op.geometry}{measure.bucket(layers.density(op.module))}" for op in convs)
     steps = " ".join(step.kind for step in kernels.region.steps)
-    inputs = tuple(x.detach()[:ENOUGH_IMAGES] for x in inputs)
+    inputs = tuple(x.detach()[:FEW_IMAGES] for x in inputs)
     key = measure.key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
     _show(f"measuring {which}, all of it")
     parameters = [p for p in switch.plain.parameters() if p.requires_grad]
