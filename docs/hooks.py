@@ -7,15 +7,36 @@ import io
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
 ASKS = re.compile(
     r"""<(?:script|link|img|iframe|source|video|audio)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^"'>\s]*"""
 )
+
+
+class Made(NamedTuple):
+    """A report of committed results: its file in the site, what the link says, and what it is made from."""
+
+    name: str
+    what: str
+    lines: Path
+    figures: Path
+
+
+REPORTS = {
+    "results.md": Made("evidence", "All of it as one page", RESULTS / "evidence.jsonl", RESULTS / "figures"),
+    "report.md": Made(
+        "digits",
+        "An example: small networks on the digits",
+        RESULTS / "digits_example" / "runs.jsonl",
+        RESULTS / "digits_example" / "figures",
+    ),
+}
 CSS = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^"')\s]*""")
 
 
@@ -36,9 +57,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     )
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", _commands())
-    if page.file.src_uri == "results.md" and (ROOT / "results" / "evidence.jsonl").exists():
-        markdown += '\n\n<a href="evidence.html">All of it as one page</a>, made by `zosam report`.\n'
-    return markdown
+    return markdown + _link(page.file.src_uri)
+
+
+def _link(page: str) -> str:
+    """To the report that belongs to a page, if its results are there."""
+    made = REPORTS.get(page)
+    if made is None or not made.lines.exists():
+        return ""
+    return f'\n\n<a href="{made.name}.html">{made.what}</a>, made by `zosam report`.\n'
 
 
 def _commands() -> str:
@@ -62,8 +89,13 @@ def _inline(drawing: str) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Nothing that a browser loads comes from another host."""
+    """Reports are made of the committed results; and nothing that a browser loads comes from another host."""
+    from zosam.lab.paper.commands import report
+
     site = Path(config.site_dir)
+    for made in REPORTS.values():
+        if made.lines.exists():
+            report(site / f"{made.name}.html", runs=site / "none", results=(made.lines,), figures=made.figures)
     found = []
     for file in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
         asks = ASKS if file.suffix == ".html" else CSS

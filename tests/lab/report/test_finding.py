@@ -69,7 +69,10 @@ def test_what_was_run_counts(lines):
     arms = arms_of(entry for entry in lines if entry["run"]["seed"] < 100)
     text = what_was_run(arms, trials=12)
     assert text.startswith("78 trainings of CIFAR-10, ResNet-20 and CIFAR-10, ResNet-32; RigL at 90 and 95 %; dense;")
-    assert text.endswith("4 optimizers, mostly 3 seeds each; after 12 trials for tuning.")
+    assert text.endswith("4 optimizers, 3 seeds each; after 12 trials for tuning.")
+    assert what_was_run(arms[:1]).endswith("1 optimizer, 3 seeds each.")
+    fewer = arms_of([entry for entry in lines if entry["run"]["seed"] < 100][1:])
+    assert what_was_run(fewer).endswith("4 optimizers, mostly 3 seeds each.")
 
 
 def test_the_facts_are_those_of_the_runs(lines):
@@ -78,6 +81,14 @@ def test_the_facts_are_those_of_the_runs(lines):
     assert found["processor"] == f"AMD EPYC ({len(lines) - 1} runs), Intel Xeon (1 runs)"
     assert found["torch"] == "2.13.0"
     assert found["runs"] == str(len(lines))
+
+
+def test_a_cpu_is_named_once_and_an_accelerator_beside_it(lines):
+    for line in lines:
+        line["made_with"] |= {"device": "cpu", "device_name": "AMD EPYC"}
+    assert "device" not in facts(lines)
+    lines[0]["made_with"] |= {"device": "cuda:0", "device_name": "A card"}
+    assert facts(lines)["device"] == f"AMD EPYC ({len(lines) - 1} runs), A card (1 runs)"
 
 
 def test_durations():

@@ -126,7 +126,8 @@ def _described(arm: Arm) -> str:
 def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
     """How many trainings of what, in a sentence."""
     count = sum(len(arm.lines) for arm in arms)
-    seeds = Counter(len(arm.lines) for arm in arms).most_common(1)[0][0] if arms else 0
+    counts = Counter(len(arm.lines) for arm in arms)
+    seeds, mostly = counts.most_common(1)[0][0] if arms else 0, "mostly " * (len(counts) > 1)
     tasks = Counter(arm.task for arm in arms)
     methods = dict.fromkeys(plain(a.run.method.name) for a in arms if not a.is_dense)
     sparsities = sorted({a.run.sparsity for a in arms if not a.is_dense})
@@ -137,7 +138,8 @@ def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
         parts.append(f"{_listed(list(methods))} at {_listed([f'{100 * s:g}' for s in sparsities])} %")
     if any(a.is_dense for a in arms):
         parts.append("dense")
-    parts.append(f"{len({a.name for a in arms})} optimizers, mostly {seeds} seed{'s' * (seeds != 1)} each")
+    names = len({a.name for a in arms})
+    parts.append(f"{names} optimizer{'s' * (names != 1)}, {mostly}{seeds} seed{'s' * (seeds != 1)} each")
     if trials:
         parts.append(f"after {trials:,} trials for tuning")
     return "; ".join(parts) + "."
@@ -147,6 +149,8 @@ def facts(lines: Sequence[Line]) -> dict[str, str]:
     """Hardware and versions of the runs, not of the machine that makes the page; counted where they differ."""
     found: dict[str, str] = {}
     for key, name in FACTS.items():
+        if key == "device_name" and all(line.get("made_with", {}).get("device") == "cpu" for line in lines):
+            continue  # the processor is the device
         values = Counter(str(line["made_with"][key]) for line in lines if key in line.get("made_with", {}))
         if values:
             found[name] = _counted(values)
