@@ -121,6 +121,11 @@ def current() -> Ranks:
     return _everybody
 
 
+def leads() -> bool:
+    """Whether this process is the first of those that torchrun has started, or was not started by it."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK") == "0"
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
     """Join the processes that torchrun has started beside this one, each with its device, and leave them at the end."""

@@ -36,13 +36,13 @@ def arguments(
         if key in settings:
             raise ValueError(f"{name}: {key} is set twice")
         try:
-            settings[key] = _value(text, known[key], parts)
+            settings[key] = value_of(text, known[key], parts)
         except ValueError as error:
             raise ValueError(f"{name}: {key} must be {error}, not {text}") from None
     return settings
 
 
-def _value(text: str, parameter: inspect.Parameter, parts: Mapping[str, type]) -> Any:
+def value_of(text: str, parameter: inspect.Parameter, parts: Mapping[str, type]) -> Any:
     """What a text stands for, by the annotation; a ValueError says what would do."""
     wanted = parameter.annotation
     if wanted in (inspect.Parameter.empty, Any) or isinstance(wanted, str):
@@ -72,7 +72,7 @@ def _as(kind: Any, text: str, parts: Mapping[str, type]) -> Any:
         if not (text.startswith("(") and text.endswith(")")):
             raise ValueError("a list such as (a,b)")
         item = inspect.Parameter("item", inspect.Parameter.POSITIONAL_ONLY, annotation=get_args(kind)[0])
-        return tuple(_value(piece, item, parts) for piece in pieces(text[1:-1]))
+        return tuple(value_of(piece, item, parts) for piece in pieces(text[1:-1]))
     if kind in (bool, type(None)):
         options = {"true": True, "false": False} if kind is bool else {"none": None}
         if low in options:

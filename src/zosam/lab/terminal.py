@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from zosam.distributed.ranks import leads
+
 GAP = 2  # spaces between columns
 SHORTEST = 24  # letters that prose is broken to, at the least
-console = Console()
+console = Console(quiet=not leads())  # of several processes one speaks
 MEASURE = Console(file=io.StringIO(), width=80)  # knows how text is broken; prints nothing
 Cells = Sequence[str | Text]
 
@@ -42,7 +44,7 @@ class Output:
 
     def aside(self, console: Console) -> Console:
         """Where to say what is no result: the console, or standard error where a program reads the results."""
-        return console if self.is_plain else Console(stderr=True)
+        return console if self.is_plain else Console(stderr=True, quiet=not leads())
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Print records; in CSV a mapping or list within is written as JSON, and what one does not have is empty."""

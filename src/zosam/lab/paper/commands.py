@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from zosam import files
+from zosam.distributed.ranks import leads
 from zosam.lab.callbacks import Callbacks
 from zosam.lab.device import choose
-from zosam.lab.paper import recipes
 from zosam.lab.paper.cluster import on_ray
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.dry_run import plans, show_plans
@@ -25,10 +26,10 @@ from zosam.lab.paper.show import SPEEDS, chosen, filled, records, show
 from zosam.lab.paper.speed import SPEED, measure_missing
 from zosam.lab.paper.sweep import Outcome, missing, part, seconds, sweep, with_seeds
 from zosam.lab.paper.table import load
-from zosam.lab.paper.value import CORRUPTED, lacks, measure_corrupted
+from zosam.lab.paper.value import CORRUPTED, lacks, measure_corruptions
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
-from zosam.lab.terminal import Column, Output, Printed, console, progress_bar, show_table
+from zosam.lab.terminal import Column, Output, Printed, console, show_table
 from zosam.lab.watching import Watching
 from zosam.lab.where import Where
 
@@ -42,6 +43,7 @@ def table(
     seeds: int = 3,
     only: str | None = None,
     printed_only: bool = False,
+    change: tuple[str, ...] = (),
     budget: str | None = None,
     train: bool = True,
     dry_run: bool = False,
@@ -66,6 +68,7 @@ def table(
         seeds: Seeds per cell.
         only: A regular expression on "row / column", such as "(SNIP|MEST).*CIFAR-10 9".
         printed_only: Leave out rows that are not in the paper: controls, and our own options.
+        change: Set fields of every run, such as epochs=1 precision=bf16: other trainings, and the table says so.
         budget: Start no run that would not end within this time, such as 30m or 2h.
         train: With --no-train only show what is there.
         dry_run: Train nothing: time ten steps of each kind of run, and estimate hours and disk space for all of them.
@@ -80,7 +83,7 @@ def table(
         output: In which form to print the table.
     """
     say = output.aside(console)
-    content = load(name if name.startswith("table") else f"table{name}", tier)
+    content = load(name if name.startswith("table") else f"table{name}", tier, change)
     cells, book = chosen(content, only, printed_only), Book.open(out, results)
     runs = with_seeds((c.run for c in cells if c.run is not None), seeds)
     if dry_run:
@@ -89,7 +92,7 @@ def table(
     if train:
         train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
         networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
-        _corrupted(dict.fromkeys(r for _, r in networks), book, tier, where, say)
+        measure_corruptions(dict.fromkeys(r for _, r in networks), book, tier, where, say)
         timed = {c.run: content.pacemaker(c) for c in cells if c.measure == SPEEDS and c.run is not None}
         measure_missing({run: beside for run, beside in timed.items() if beside is not None}, book, where, say)
     found = filled(content, book, seeds, only, printed_only)
@@ -140,7 +143,7 @@ def figure(
     if train:
         train_missing(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
-            _corrupted((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where, say)
+            measure_corruptions((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where, say)
         if content.measure == "throughput":
             beside = content.runs[content.settings["reference"]]
             measure_missing(dict.fromkeys(content.runs.values(), beside), book, where, say)
@@ -190,8 +193,8 @@ def report(
 
     content = contents(Book.open(runs, results), figures, tier, seeds, only)
     write(out, content)
-    said = f"{out}  {out.stat().st_size:,} bytes: {len(content.all_figures)} figures, {len(content.tables)} tables"
-    console.print(said, highlight=False, soft_wrap=True)
+    told = f"bytes: {len(content.all_figures)} figures, {len(content.tables)} tables"
+    console.print(f"{out}  {out.stat().st_size:,} {told}", highlight=False, soft_wrap=True)
     if stills is not None:
         for drawing in content.all_figures:
             _draw(drawing, stills / f"{drawing['name']}.svg", console)
@@ -227,11 +230,26 @@ def train_missing(
     where: Where,
     say: Console,
 ) -> None:
+    """Train what is missing; of the processes that torchrun has started only the first comes back."""
     todo = _todo(runs, book, title, shard, say)
-    if not todo:
-        return
-    cost = Costs(book, where).total(todo)
-    say.print(f"To train them takes about {duration(cost)} here, one after the other.", highlight=False)
+    if todo:
+        _tell(_trained(todo, book, budget, ray, cpus, gpus, where, say), say)
+    if not leads():
+        sys.exit(0)
+
+
+def _trained(
+    todo: list[Run],
+    book: Book,
+    budget: str | None,
+    ray: tuple[str, ...] | None,
+    cpus: float,
+    gpus: float,
+    where: Where,
+    say: Console,
+) -> Outcome:
+    cost = duration(Costs(book, where).total(todo))
+    say.print(f"To train them takes about {cost} here, one after the other.", highlight=False)
     with Watching(say, len(todo)) as shown:
         if ray is not None:
             outcome = on_ray(
@@ -244,10 +262,9 @@ def train_missing(
                 shown.has_finished(len(todo) - len(missing(todo, book)))
                 return shown.callbacks(run.folder)
 
-            limit = None if budget is None else seconds(budget)
-            outcome = sweep(todo, book, where=where, budget=limit, watch=watch)
+            outcome = sweep(todo, book, where=where, budget=seconds(budget) if budget else None, watch=watch)
             shown.has_finished(len(outcome.trained))
-    _tell(outcome, say)
+    return outcome
 
 
 def _tell(outcome: Outcome, say: Console) -> None:
@@ -255,18 +272,6 @@ def _tell(outcome: Outcome, say: Console) -> None:
         say.print(f"failed: {run.folder}: {why}", style="red", highlight=False, markup=False)
     if outcome.left:
         say.print(f"{len(outcome.left)} runs did not fit into the budget; the same command goes on with them.")
-
-
-def _corrupted(runs: Iterable[Run], book: Book, tier: Tier, where: Where, say: Console) -> None:
-    records = [r for run in runs if (r := book.get(run)) is not None]
-    with progress_bar(say, hidden=not records) as progress:
-        for record in records:
-            task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
-
-            def tick(done: int, of: int, task: Any = task) -> None:
-                progress.update(task, completed=done, total=of)
-
-            measure_corrupted(record, book, recipes.tier(tier), where, tick)
 
 
 def save_lines(

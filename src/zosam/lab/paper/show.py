@@ -48,6 +48,8 @@ def chosen(table: Table, only: str | None, printed_only: bool = False) -> list[C
 def filled(table: Table, book: Book, seeds: int, only: str | None = None, printed_only: bool = False) -> dict[str, Any]:
     """The table for the report: what was printed, ours, the difference, the verdict and the cost of each cell."""
     tier, shown = recipes.tier(table.tier), chosen(table, only, printed_only)
+    if table.changed:  # then it can say no more of a printed value than which is larger
+        tier = replace(tier, says="direction", note=f"Not the tier's own trainings: {', '.join(table.changed)}.")
     places = {(c.row, c.column): c for c in shown}
     both = {place: _numbers(c, table, book, tier, seeds) for place, c in places.items()}
     rows = []

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from zosam.distributed.ranks import Ranks, joined
 from zosam.lab.callbacks import Callbacks
 from zosam.lab.locks import Busy
 from zosam.lab.paper.cost import Costs
@@ -58,8 +59,16 @@ def sweep(
     """Train them one after the other, until all are finished or `budget` seconds are spent.
 
     What another process trains is left to it and waited for at the end. A run that fails does not stop the others.
-    A run is begun only if it is expected to end within the budget.
+    A run is begun only if it is expected to end within the budget. Processes that torchrun has started train each run
+    together; there a run that fails stops them all, and nobody else may be in the folder.
     """
+    with where.here() as device, joined(device) as team:
+        return _sweep(runs, book, where, budget, watch, wait, team)
+
+
+def _sweep(
+    runs: Iterable[Run], book: Book, where: Where, budget: float | None, watch: Watch, wait: float, team: Ranks
+) -> Outcome:
     outcome, began, costs = Outcome(), time.monotonic(), Costs(book, where)
     queue = deque(missing(runs, book))
     busy = 0
@@ -67,7 +76,7 @@ def sweep(
         now = queue.popleft()
         if book.get(now) is not None:  # another process was there first
             continue
-        if budget is not None and time.monotonic() - began + costs.seconds(now) > budget:
+        if budget is not None and any(team.any(time.monotonic() - began + costs.seconds(now) > budget)):
             outcome.left.append(now)
             continue
         try:
@@ -75,11 +84,15 @@ def sweep(
             outcome.trained.append(now)
             busy = 0
         except Busy:
+            if team.world > 1:
+                raise
             queue.append(now)
             busy += 1
             if busy >= len(queue):  # all that is left is in other hands
                 time.sleep(wait)
         except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
+            if team.world > 1:
+                raise
             outcome.failed[now] = f"{type(error).__name__}: {error}"
     return outcome
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from typing import Any, NamedTuple, get_type_hints
 
 from zosam.lab.paper import recipes
 from zosam.lab.paper.printed import parse
 from zosam.lab.paper.source import read
+from zosam.lab.radius import Radius
 from zosam.lab.run import Run
+from zosam.lab.settings import Chosen
+from zosam.lab.spelling import value_of
 from zosam.names import find
 
 NAMES = tuple(f"table{n}" for n in range(1, 7))  # in the order in which the paper shows them
@@ -66,6 +70,8 @@ class Table:
     rows: tuple[str, ...]
     cells: tuple[Cell, ...]
     misprints: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+    """Fields of every run that are set otherwise than the tier says."""
 
     def cell(self, row: str, column: str) -> Cell:
         return next(c for c in self.cells if (c.row, c.column) == (row, column))
@@ -81,8 +87,9 @@ class Table:
         return self.cell(beside, cell.column).run
 
 
-def load(name: str, tier: str) -> Table:
-    """The table called `name` with the trainings of a tier."""
+def load(name: str, tier: str, change: Sequence[str] = ()) -> Table:
+    """The table called `name` with the trainings of a tier; `change` sets fields of all of them, such as epochs=1."""
+    fields = changes(change)
     content = read(find({n: n for n in NAMES}, name, "table"))
     how, columns = recipes.tier(tier), content["column"]
     arms = {name: how.arms[name] for name in content.get("arms", []) if name in how.arms}
@@ -93,12 +100,13 @@ def load(name: str, tier: str) -> Table:
         for place, column in enumerate(columns):
             measure = column.get("measure", content["measure"])
             find(MEASURES, measure, "measure")
+            run = None if measure in how.without else how.run(**content["run"] | column["run"] | row["run"])
             cells.append(
                 Cell(
                     row=row["name"],
                     column=column["name"],
                     printed=_printed(row, place),
-                    run=None if measure in how.without else how.run(**content["run"] | column["run"] | row["run"]),
+                    run=run and replace(run, **fields),
                     measure=measure,
                     versus=row.get("versus"),
                     control="printed" not in row or "printed_in" in row,
@@ -116,7 +124,24 @@ def load(name: str, tier: str) -> Table:
         rows=tuple(rows),
         cells=tuple(cells),
         misprints=tuple(": ".join(filter(None, (m.get("row"), m["says"]))) for m in misprints),
+        changed=tuple(change),
     )
+
+
+def changes(words: Sequence[str]) -> dict[str, Any]:
+    """Fields of a run from words such as epochs=1."""
+    known, found = get_type_hints(Run), {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        wanted = find(known, name, "field of a run")
+        if not equals:
+            raise ValueError(f"a change is FIELD=VALUE, such as epochs=1, not {word!r}")
+        parameter = Parameter(name, Parameter.KEYWORD_ONLY, annotation=str if wanted in (Chosen, Radius) else wanted)
+        try:
+            found[name] = value_of(text, parameter, {})
+        except ValueError as error:
+            raise ValueError(f"{name} must be {error}, not {text}") from None
+    return found
 
 
 def _with_controls(rows: list[Row], also: list[str], arms: Mapping[str, Any]) -> Iterator[Row]:

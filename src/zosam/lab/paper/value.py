@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+
+from rich.console import Console
 
 from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data import cifar_c
 from zosam.lab.device import placed
 from zosam.lab.measure.convergence import to_target
 from zosam.lab.measure.robustness import Accuracies, corrupted, summary
+from zosam.lab.paper import recipes
 from zosam.lab.paper.recipes import Tier
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell
 from zosam.lab.record import Record
 from zosam.lab.run import Run
+from zosam.lab.terminal import progress_bar
 from zosam.lab.where import Where
 
 CORRUPTED = "corrupted"  # the note in a run's folder
@@ -69,3 +73,16 @@ def measure_corrupted(record: Record, book: Book, tier: Tier, where: Where, tick
     for (name, _), accuracy in sorted(found.items()):
         by_name.setdefault(name, []).append(accuracy)
     book.keep(record.run, CORRUPTED, {"pictures": tier.pictures, "accuracy": by_name})
+
+
+def measure_corruptions(runs: Iterable[Run], book: Book, tier: str, where: Where, say: Console) -> None:
+    """Test the networks of the finished runs on CIFAR-10-C, with a progress bar."""
+    records = [r for run in runs if (r := book.get(run)) is not None]
+    with progress_bar(say, hidden=not records) as progress:
+        for record in records:
+            task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
+
+            def tick(done: int, of: int, task: Any = task) -> None:
+                progress.update(task, completed=done, total=of)
+
+            measure_corrupted(record, book, recipes.tier(tier), where, tick)
