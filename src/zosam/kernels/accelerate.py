@@ -83,7 +83,7 @@ def choices(model: nn.Module) -> dict[str, Choices]:
 
 
 def in_use(model: nn.Module) -> str | None:
-    """The build of the kernels that some of the model runs on, such as "avx512"; None if all of it runs on torch."""
+    """The build of the kernels that some of the model runs on, such as "x86-64-v4"; None if all of it runs on torch."""
     lib = library.load() if any(isinstance(m.__dict__.get("forward"), Dispatcher) for m in model.modules()) else None
     return None if lib is None else lib.variant
 
