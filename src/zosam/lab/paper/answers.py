@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import tyro
 from rich.text import Text
 
-from zosam.lab.paper.commands import Elsewhere, print_records, save_lines, train_missing
+from zosam.lab.paper.commands import Elsewhere, print_records, save_lines
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.evidence import TUNING, Grid, Question, Row, grids, names, question, rows
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import missing, with_seeds
+from zosam.lab.paper.train_missing import train_missing
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.terminal import Column, Output, Printed, console, show_table
