@@ -18,7 +18,15 @@ from zosam.lab.where import Where
 
 SMALL = Run(epochs=2, batch_size=256, method="set", optimizer="sam")
 BY_HAND = Probe(
-    per_picture=0.001, timed=64, train=36_000, test=9_000, checkpoint=1000, weights=400, network=500, prunable=80
+    per_picture=0.001,
+    timed=64,
+    train=36_000,
+    test=9_000,
+    checkpoint=1000,
+    weights=400,
+    network=500,
+    prunable=80,
+    operations=2e6,
 )
 
 
@@ -33,6 +41,15 @@ def test_hours_by_hand():
     assert BY_HAND.hours(dataclasses.replace(sgd, ema=0.9)) == pytest.approx(420 / 3600)  # the average is tested too
     tickets = dataclasses.replace(sgd, method="lth:levels=3,rewind=0")
     assert BY_HAND.hours(tickets) == pytest.approx(4 * BY_HAND.hours(sgd))
+
+
+def test_operations_by_hand():
+    """Stem, two blocks of 32 channels at 8 x 8, one to 64 at 4 x 4 with its shortcut, and the classifier."""
+    sgd = Run(epochs=10, optimizer="sgd", method="dense")
+    assert BY_HAND.pictures(sgd) == 10 * (3 * 36_000 + 9_000)
+    assert BY_HAND.pictures(dataclasses.replace(sgd, optimizer="sam", ema=0.9)) == 10 * (6 * 36_000 + 2 * 9_000)
+    last = 16 * (9 * 32 * 64 + 9 * 64 * 64 + 32 * 64)
+    assert probe(Run(batch_size=64), Where()).operations == 2 * (64 * 9 * 32 + 4 * 64 * 9 * 32 * 32 + last + 64 * 10)
 
 
 def test_disk_by_hand():

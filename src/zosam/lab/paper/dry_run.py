@@ -25,6 +25,7 @@ from zosam.lab.run import Run
 from zosam.lab.terminal import Column, show_table
 from zosam.lab.train import classification, take_step
 from zosam.lab.where import Where
+from zosam.sparse.flops import layer_flops
 from zosam.sparse.prunable import prunable
 
 STEPS, WARM, PATIENCE = 10, 2, 60.0  # steps that are timed, after some that are not; seconds that they may take in all
@@ -64,13 +65,19 @@ class Probe:
     network: int
     """Bytes of all parameters, and of the trained network's file."""
     prunable: int
+    operations: float
+    """Of a forward pass of one picture, two for a multiplication and an addition, were every weight there."""
+
+    def pictures(self, run: Run) -> float:
+        """That a run sends forward in all: its passes, a backward being two, and each epoch's test, in all schedules
+        that its method goes through."""
+        passes, schedules = work(replace(run, model="digits_net", data="digits", seed=0))
+        tests = self.test * (2 if run.ema is not None else 1)
+        return (self.train * passes + tests) * run.epochs * schedules
 
     def hours(self, run: Run) -> float:
-        """Of a whole run: its passes, each epoch's test, and all schedules that its method goes through."""
-        passes, schedules = work(replace(run, model="digits_net", data="digits", seed=0))
-        steps = self.train * passes / 3  # a step of the base is a forward, and a backward of two
-        tests = self.test * (2 if run.ema is not None else 1) / 3
-        return self.per_picture * (steps + tests) * run.epochs * schedules / 3600
+        """Of a whole run: a step of the base, which was timed, is a forward and a backward."""
+        return self.per_picture / 3 * self.pictures(run) / 3600
 
     def disk(self, run: Run) -> int:
         """Bytes that a finished run leaves: two checkpoints, the network, its average and masks."""
@@ -114,6 +121,7 @@ def probe(run: Run, where: Where) -> Probe:
             weights=weights,
             network=sum(t.numel() * t.element_size() for t in model.state_dict().values()),
             prunable=sum(w.numel() for w in prunable(model).values()),
+            operations=layer_flops(model, {}, next(stream)[0][:1])[1],
         )
 
 
@@ -127,6 +135,7 @@ class Plan:
     """Of the base optimizer on a dense network."""
     timed: int | None = None
     hours: float | None = None
+    operations: float | None = None
     bytes: int | None = None
     why: str = ""
 
@@ -150,6 +159,7 @@ def _plan(kind: Kind, runs: Sequence[Run], where: Where) -> Plan:
         seconds_per_step=found.per_picture * kind.batch_size,
         timed=found.timed,
         hours=sum(found.hours(run) for run in runs),
+        operations=found.operations * sum(found.pictures(run) for run in runs),
         bytes=sum(found.disk(run) for run in runs),
     )
 
@@ -162,24 +172,27 @@ def show_plans(found: Sequence[Plan], console: Console, device: torch.device) ->
         Column("s/step", right=True),
         Column("each", 1, right=True),
         Column("all", right=True),
-        Column("disk", 2, right=True),
+        Column("Pflop", 2, right=True),
+        Column("disk", 3, right=True),
     ]
     rows: list[list[str]] = []
     for plan in found:
         row = [str(plan.runs), str(plan.kind)]
-        if plan.hours is None or plan.seconds_per_step is None or plan.bytes is None:
-            rows.append([*row, "?", "?", "?", "?"])
+        if plan.hours is None or plan.operations is None or plan.bytes is None:
+            rows.append([*row, "?", "?", "?", "?", "?"])
             continue
         few = f" (timed with {plan.timed})" if plan.timed != plan.kind.batch_size else ""
         row[1] += few
         each, everything = (duration(3600 * hours) for hours in (plan.hours / plan.runs, plan.hours))
-        rows.append([*row, f"{plan.seconds_per_step:.3g}", each, everything, gigabytes(plan.bytes)])
+        row += [f"{plan.seconds_per_step:.3g}", each, everything]
+        rows.append([*row, f"{plan.operations / 1e15:,.0f}", gigabytes(plan.bytes)])
     show_table(console, columns, rows)
     seconds = 3600 * sum(plan.hours or 0.0 for plan in found)
     total = gigabytes(sum(plan.bytes or 0 for plan in found))
+    petaflops = sum(plan.operations or 0.0 for plan in found) / 1e15
     console.print(
         f"\n{sum(plan.runs for plan in found)} runs: {duration(seconds)} on one device like this"
-        f" ({about(device)['device_name']}), {duration(seconds / 4)} on four; {total} of disk.",
+        f" ({about(device)['device_name']}), {duration(seconds / 4)} on four; {petaflops:,.0f} Pflop; {total} of disk.",
         highlight=False,
         soft_wrap=True,
     )
