@@ -31,7 +31,7 @@ def complete(out, settings, stop=None):
     if stop is not None:
         with pytest.raises(KeyboardInterrupt):
             run(what, out, tick=tick, checkpoint_minutes=0)
-    record = run(what, out)
+    record = run(what, out, log_every=2)
     return str(record.path), record.epochs
 
 
@@ -42,7 +42,7 @@ def weights(path):
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sam"}, {"optimizer": "zosam:decide=pair()", "method": "snip"}])
 def test_a_run_on_two_ranks_is_that_of_one_process(two, tmp_path, settings):
     settings = {"epochs": 1, "model": "calm", **settings}  # with dropout, each rank has noise of its own
-    alone = run(even.small(**settings), tmp_path / "one")
+    alone = run(even.small(**settings), tmp_path / "one", log_every=2)
     (path, epochs), (other_path, other_epochs) = two(complete, tmp_path / "two", settings)
     assert path == other_path
     assert epochs == other_epochs
@@ -53,6 +53,9 @@ def test_a_run_on_two_ranks_is_that_of_one_process(two, tmp_path, settings):
         assert epochs[0][key] == pytest.approx(alone.last[key], abs=1e-4)
     for key in ("step", "forward", "backward", "sparsity"):
         assert epochs[0][key] == alone.last[key]
+    said, expected = (np.genfromtxt(f"{p}/steps.csv", delimiter=",", names=True) for p in (path, alone.path))
+    assert said["step"].tolist() == expected["step"].tolist()  # one of them writes
+    np.testing.assert_allclose(said["train_loss"], expected["train_loss"], atol=1e-4)
     record = finished(Path(path))
     model, test = record.load().eval(), data.digits().test
     with torch.no_grad():
