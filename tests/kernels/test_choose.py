@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import accelerate, choices, measure, report, restore
+from zosam.kernels import accelerate, choices, choose, measure, report, restore
 
 
 @pytest.fixture(autouse=True)
@@ -179,3 +181,16 @@ def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPat
             "accelerate: nothing gains, the model runs as before; not 0.0, 0.3: torch is"
         )
         assert caplog.records[-1].levelname == "WARNING"
+
+
+def test_progress_is_not_written_into_what_somebody_else_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", own := Terminal())
+    choose._show("measuring")
+    assert own.getvalue() == ""  # as under a progress bar, which has put itself in the place of stderr
+    monkeypatch.setattr(sys, "__stderr__", own)
+    choose._show("measuring")
+    assert own.getvalue() == "\r\033[Kmeasuring"

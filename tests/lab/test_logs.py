@@ -165,6 +165,7 @@ def watched(terminal, width=100):
     console = Console(file=out, force_terminal=terminal, width=width, color_system=None)
     with Watching(console) as shown:
         told = shown.callbacks("digits-[net]")
+        shown.refresh()
         told.tick(3, 10)
         told.on_steps({k: v for k, v in EPOCH.items() if k != "test_accuracy"} | {"step": 1100})
         told.on_test(2, 5)
@@ -176,13 +177,14 @@ def watched(terminal, width=100):
 def test_without_a_terminal_there_are_plain_lines():
     assert watched(terminal=False).splitlines() == [
         "digits-[net]",
-        "step 1,100  epoch 2  loss 0.5124  lr 0.05  images/s 1,234  sparsity 90.00%",
-        "step 1,200  epoch 2  loss 0.5124  accuracy 91.25%  lr 0.05  images/s 1,234  sparsity 90.00%",
+        "step 1,100  epoch 2  loss 0.5124  lr 0.05  1,234 images/s  90% sparse",
+        "step 1,200  epoch 2  loss 0.5124  accuracy 91.25%  lr 0.05  1,234 images/s  90% sparse",
     ]
 
 
 def test_a_terminal_has_a_bar_with_the_figures_below():
     out = watched(terminal=True)
+    assert "preparing" in out
     assert "3/10" in out
     assert "testing 2/5" in out
     assert "accuracy 91.25%  lr 0.05" in out

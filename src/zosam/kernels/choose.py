@@ -226,8 +226,8 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
 
 
 def _show(text: str) -> None:
-    """Progress, for those who watch: one line that is written over."""
-    if sys.stderr.isatty():
+    """Progress, for those who watch: one line that is written over, unless somebody else draws there."""
+    if sys.stderr.isatty() and sys.stderr is sys.__stderr__:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 

@@ -68,7 +68,7 @@ def demo(out: Path = Path("runs"), output: Output = Output()) -> None:
 def watched(label: str, what: Run, out: Path, console: Console) -> Record:
     """The run, with a progress bar."""
     with Watching(console) as shown:
-        return run(what, out, **FAST, **vars(shown.callbacks(label)))
+        return run(what, out, **FAST, **vars(shown.callbacks(label, f"{label:>8}")))
 
 
 def one_step(what: Run, fast: bool = True) -> Callable[[], object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -12,17 +12,21 @@ from rich.text import Text
 
 from zosam.lab.callbacks import Callbacks
 
-NAMES = {  # figure: its name, and how it is written
-    "epoch": ("epoch", "{:.4g}"), "train_loss": ("loss", "{:.4f}"), "test_accuracy": ("accuracy", "{:.2%}"),
-    "validation_accuracy": ("validation accuracy", "{:.2%}"), "ema_test_accuracy": ("averaged", "{:.2%}"),
-    "lr": ("lr", "{:.3g}"), "images_per_second": ("images/s", "{:,.0f}"), "sparsity": ("sparsity", "{:.2%}"),
-}  # fmt: skip
+SAID: dict[str, Callable[[float], str]] = {  # a figure, and how it is said
+    "epoch": "epoch {:.4g}".format,
+    "train_loss": "loss {:.4f}".format,
+    "test_accuracy": "accuracy {:.2%}".format,
+    "validation_accuracy": "validation {:.2%}".format,
+    "ema_test_accuracy": "averaged {:.2%}".format,
+    "lr": "lr {:.2g}".format,
+    "images_per_second": "{:,.0f} images/s".format,
+    "sparsity": lambda share: f"{100 * share:.4g}% sparse",
+}
 
 
 def told(figures: Mapping[str, Any]) -> str:
     """The figures of an epoch, or of some steps, on one line."""
-    shown = [(name, form.format(figures[key])) for key, (name, form) in NAMES.items() if key in figures]
-    return "  ".join(f"{name} {value}" for name, value in shown)
+    return "  ".join(said(figures[name]) for name, said in SAID.items() if name in figures)
 
 
 class Watching(Progress):
@@ -47,23 +51,26 @@ class Watching(Progress):
         if self.runs is not None:
             self.update(self.runs, completed=runs)
 
-    def callbacks(self, name: str) -> Callbacks:
-        """What to call for the training called `name`."""
-        self._say(name)
-        self.reset(self.steps, total=None)
+    def callbacks(self, name: str, label: str = "") -> Callbacks:
+        """What to call for the training called `name`; where a short `label` stands before the bar, that is enough."""
+        if self.disable or not label:
+            self._say(name)
+        self.reset(self.steps, total=None, description=label or "steps")
+        self.below = Text("preparing")
         known: dict[str, Any] = {}
 
         def tick(done: int, of: int) -> None:
+            self.below = self.below if known else Text()
             self.update(self.steps, completed=done, total=of)
 
         def tell(figures: dict[str, Any]) -> None:
             known.update(figures)
-            self.below = Text(f"  {told(known)}")
+            self.below = Text(told(known))
             if self.disable:
                 self._say(f"step {figures['step']:,}  {told(figures)}")
 
         def test(done: int, of: int) -> None:
-            self.below = Text(f"  {told(known)}  testing {done}/{of}")
+            self.below = Text(f"{told(known)}  testing {done}/{of}".lstrip())
 
         return Callbacks(tick, tell, tell, test)
 
