@@ -184,16 +184,16 @@ def test_going_on_starts_from_home_and_keeps_what_was_written_in_between():
     optimizer = SAM(sgd(model))
     home, first = flat(model), next(model.parameters())
     space, u = optimizer.active, torch.randn(len(home), generator=torch.Generator().manual_seed(1))
-    away = optimizer._displacement
-    away.go_on(space, u * 0.3)
+    away = optimizer._perturbation
+    away.move_to(space, u * 0.3)
     assert torch.equal(flat(model), home + u * 0.3)
-    away.go_on(space, u * -0.3)
+    away.move_to(space, u * -0.3)
     assert torch.equal(flat(model), home - u * 0.3)
     with torch.no_grad():
         first.fill_(7.0)
-    away.go_on(space, u)
+    away.move_to(space, u)
     assert torch.equal(flat(model)[first.numel() :], (home + u)[first.numel() :])
-    away.come_home()
+    away.restore()
     assert (first == 7.0).all()
     assert torch.equal(flat(model)[first.numel() :], home[first.numel() :])
 

@@ -221,7 +221,7 @@ def test_a_method_that_says_it_does_not_look_cannot_look():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     Blind(model, optimizer, 0.8, every=1, steps=100)
     bare_step(model, optimizer)
-    with pytest.raises(RuntimeError, match=r"looks\(\) is False"):
+    with pytest.raises(RuntimeError, match=r"update_needs_gradient\(\) is False"):
         bare_step(model, optimizer)
 
 

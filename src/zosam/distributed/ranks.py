@@ -41,19 +41,6 @@ class Ranks:
         """The mean over all ranks, the same bits on each of them."""
         return values if self.world == 1 else self.sum(values, why) / self.world
 
-    def mean_of(self, numbers: Sequence[float], device: torch.device, why: str) -> list[float]:
-        """The same of plain numbers: eight bytes each, in one message."""
-        if self.world == 1:
-            return list(numbers)
-        found: list[float] = self.mean(torch.tensor(numbers, dtype=torch.float64, device=device), why).tolist()
-        return found
-
-    def sum_of(self, number: float, device: torch.device, why: str) -> float:
-        """The sum of a plain number."""
-        if self.world == 1:
-            return number
-        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=device), why))
-
     def all_of(self, numbers: Sequence[float], device: torch.device, why: str) -> list[float]:
         """The numbers of every rank, one after another."""
         if self.world == 1:

@@ -1,4 +1,4 @@
-"""Sharpness-aware optimizers: one file per method, each a `SharpnessAware` around any torch optimizer.
+"""Sharpness-aware optimizers, each a `SharpnessAware` around any torch optimizer.
 
 A method, or a part of one, is listed here once, by the line that imports it.
 """

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.distributed.ranks import Ranks, current
-from zosam.optim.displace import Displacement
+from zosam.machine import double
 from zosam.optim.passes import Closure, Keep, Passes, not_finite
+from zosam.optim.perturb import Perturbation
 from zosam.optim.recall import Memory
 from zosam.optim.scale import Scale
 from zosam.optim.vector import ActiveWeights, find_masks, signature
@@ -35,9 +36,9 @@ class Ascent(Optimizer):
 
     def _start_afresh(self) -> None:
         self._passes = Passes(self._parameters, self.per_sample, lambda: self.ranks)
-        self._displacement, self._memory = Displacement(), Memory()
+        self._perturbation, self._memory = Perturbation(), Memory()
         self._space: ActiveWeights | None = None
-        self._within = self._looked = False  # a step is being taken, and its active weights were looked after
+        self._within = self._space_checked = False  # a step is under way; its active weights are right
         self._lengths: Tensor | None = None  # T of this step, once it was asked for
         self._loss_scale = 1.0  # by which the loss of this ascent is multiplied
         self._clean_norm: Tensor | None = None  # of the gradient at θ, while the caller's own pass is awaited
@@ -75,15 +76,15 @@ class Ascent(Optimizer):
     def displaced(self, direction: Tensor, by: float | None = None) -> Iterator[None]:
         """Go `rho` times the direction (or `by` times), and come back exactly to where it began."""
         space = self.active
-        began = self._displacement.save(space)
+        began = self._perturbation.save(space)
         try:
-            self._displacement.go(space, self.offset(direction) if by is None else direction * by)
+            self._perturbation.add(space, self.offset(direction) if by is None else direction * by)
             yield
         finally:
             if began is None:
-                self._displacement.come_home()
+                self._perturbation.restore()
             else:
-                self._displacement.resume(space, began)
+                self._perturbation.resume(space, began)
 
     # --- losses and gradients ----------------------------------------------------------------------------------------
 
@@ -92,9 +93,16 @@ class Ascent(Optimizer):
         return self._passes.evaluate(closure, keep)
 
     def loss_at(self, offset: Tensor, closure: Closure, keep: Keep | None = None) -> Tensor:
-        """The loss at home plus the offset; the weights stay there until the next one, or until the climb ends."""
-        self._displacement.go_on(self.active, offset)
+        """The loss at the weights plus the offset; they stay there until the next one, or until the climb ends."""
+        self._perturbation.move_to(self.active, offset)
         return self.evaluate(closure, keep)
+
+    def losses_around(self, offset: Tensor, closure: Closure, keep: Keep | None = None) -> tuple[Tensor, Tensor]:
+        """The losses at the weights plus and minus the offset, in float64."""
+        up, down = (double(self.loss_at(way, closure, keep)) for way in (offset, -offset))
+        self.note("loss_up", up)
+        self.note("loss_down", down)
+        return up, down
 
     def gradient(self, closure: Closure, keep: Keep | None = None, local: bool = False) -> Tensor:
         """The loss; its gradient is left in `p.grad`: that of all ranks' batches or, if `local`, of this one's."""
@@ -176,19 +184,19 @@ class Ascent(Optimizer):
     @property
     def active(self) -> ActiveWeights:
         """The active weights of the groups that are perturbed; they do not change within a step."""
-        if self._space is None or not self._looked:
+        if self._space is None or not self._space_checked:
             params = [
                 p for g in self.base.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad
             ]
             if self._space is None or self._space.signature != signature(params, find_masks(params)):
                 self._space = ActiveWeights(params)
-            self._looked = self._within
+            self._space_checked = self._within
         return self._space
 
     @property
     def is_displaced(self) -> bool:
-        """Whether the weights are away from home just now."""
-        return self._displacement.is_away
+        """Whether the weights are perturbed just now."""
+        return self._perturbation.is_active
 
     @property
     def _step_supports_amp_scaling(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim import extra_state
+from zosam.optim import state_hooks
 from zosam.optim.ascent import check_rho
 from zosam.optim.guards import LOOK_AT_STEP, Guards, require_one_unit, say_if_short
 from zosam.optim.passes import Closure, Keep
@@ -64,13 +64,13 @@ class SharpnessAware(Saved):
         self.schedule = rho if callable(rho) else None
         self.diagnostics = None  # set it to {} to find each step's figures there
         self.keep: Keep | None = None  # the samples that the pass at the displaced point takes; None: all
-        self.gathers = False  # an integration says that micro-batches are gathered as they must be
+        self.gathers = False  # set by whoever gathers micro-batches as they must be
         self._ranks = None
         self._start_afresh()
         # the way torch itself makes an optimizer that registers no parameters of its own
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._put_rho_into_groups(rho)
-        extra_state.attach_alone(base, "sharpness_aware", self)
+        state_hooks.attach_alone(base, "sharpness_aware", self)
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class SharpnessAware(Saved):
         direction = self.climb(closure)
         self._go(direction)
         loss = self.gradient(closure, self.keep)
-        self._displacement.come_home()
+        self._perturbation.restore()
         if direction is not None and self.diagnostics is not None:
             self.note("cosine", self.active.cosine(direction, self.grads()))
             if loss is not self._passes.loss and self.keep is None:  # there was a clean pass before, at θ
@@ -130,7 +130,7 @@ class SharpnessAware(Saved):
         """Climb, and stay there until `step()` or `restore()`; random streams and BatchNorm do not notice.
 
         - `stay`: whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
-          Without, they are at home, and each of several micro-batches goes there: `with optimizer.perturbed()`.
+          Without, they are as they were, and each of several micro-batches goes there: `with optimizer.perturbed()`.
         - `scaler`: the GradScaler of a loop in half precision, for the loss of the climb.
         - `share`: by which the closure multiplies its loss, such as 1/4 if it divides by four micro-batches.
 
@@ -150,7 +150,7 @@ class SharpnessAware(Saved):
             self._ascended = True
             self._go(direction)
             if not stay:
-                self._displacement.come_home()
+                self._perturbation.restore()
         for p, g in zip(self._parameters(), grads, strict=True):
             p.grad = None if stay else g
         if self._statistics is not None:
@@ -159,17 +159,17 @@ class SharpnessAware(Saved):
 
     @contextmanager
     def perturbed(self) -> Iterator[None]:
-        """Be at the point that `ascend(closure, stay=False)` has found, for one micro-batch; then come home."""
+        """Be at the point that `ascend(closure, stay=False)` has found, for one micro-batch; then back."""
         if not self._ascended:
             raise RuntimeError("nothing was climbed: call optimizer.ascend(closure, stay=False) first")
         with torch.no_grad():
             if self._ascent is not None and not self.is_displaced:
-                self._displacement.go(self.active, self._ascent)
+                self._perturbation.add(self.active, self._ascent)
         try:
             yield
         finally:
             with torch.no_grad():
-                self._displacement.come_home()
+                self._perturbation.restore()
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -177,8 +177,8 @@ class SharpnessAware(Saved):
 
         A parameter that somebody else has written since, such as a loaded checkpoint, is left as it is.
         """
-        self._displacement.come_home()
-        self._displacement.forget_last()
+        self._perturbation.restore()
+        self._perturbation.forget_last()
         self._ascended = self._climbed = False
         self._ascent = self._statistics = None
 
@@ -225,14 +225,14 @@ class SharpnessAware(Saved):
         return self.rhos()
 
     def _go(self, direction: Tensor | None) -> None:
-        """From wherever the climb has ended to home plus rho times the direction."""
+        """From wherever the climb has ended to the weights plus rho times the direction."""
         if direction is None:
-            self._displacement.come_home()
+            self._perturbation.restore()
             return
         offset, looks = self.offset(direction), self.steps == LOOK_AT_STEP
-        self._displacement.go_on(self.active, offset)
+        self._perturbation.move_to(self.active, offset)
         if looks or self.diagnostics is not None:
-            moved, length = float(self.active.norm(offset)), float(self._displacement.length())
+            moved, length = float(self.active.norm(offset)), float(self._perturbation.length())
             self.note("relative_length", moved / length if length else 0.0)
             say_if_short(type(self).__name__, moved, length, self.matters if looks else 0.0)
 
@@ -259,7 +259,7 @@ class SharpnessAware(Saved):
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
-        rehearsal = extra_state.is_rehearsal(self.base)
+        rehearsal = state_hooks.is_rehearsal(self.base)
         self.base.step()
         self._guards.leave(self._parameters())
         self.steps += not rehearsal
@@ -285,8 +285,8 @@ class SharpnessAware(Saved):
                     p.grad = grad
                 raise
             finally:
-                self._within = self._looked = False
-                self._displacement.forget_last()
+                self._within = self._space_checked = False
+                self._perturbation.forget_last()
         for name, count in self.passes.items():
             self.note(f"{name}_passes", count - before[name])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Chosen(NamedTuple):
-    """The worst candidate: of which probe, and on which side of home."""
+    """The worst candidate: of which probe, and on which side of the weights."""
 
     probe: int
     sign: int

@@ -145,7 +145,7 @@ class Central:
             length = space.norm(u)
             direction = optimizer.along(u) if self.delta is None else optimizer.scaled(u)
             offset = optimizer.offset(direction, self.radius or self.delta)
-            up, down = optimizer.there_and_back(offset, closure, keep)
+            up, down = optimizer.losses_around(offset, closure, keep)
             drawn.append(u)
             weights.append(1 / (2 * self.delta) if self.delta is not None else length / (2 * reach))
             differences.append(up - down)
@@ -175,7 +175,7 @@ class Worst:
         losses: list[Tensor] = []
         for u in probes:
             offset = optimizer.offset(optimizer.along(u))
-            losses += optimizer.there_and_back(offset, closure, keep)
+            losses += optimizer.losses_around(offset, closure, keep)
             signed += [u, -u]
         found = optimizer.agreed(losses)
         return signed[found.index(max(found))]

@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from zosam.names import settings_of
-from zosam.optim import extra_state
+from zosam.optim import state_hooks
 from zosam.optim.ascent import Ascent
 from zosam.optim.recall import Memory
 
@@ -21,11 +21,11 @@ class Saved(Ascent):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's, in which this optimizer's own state lies."""
-        extra_state.require_last(self.base, "sharpness_aware", self)
+        state_hooks.require_last(self.base, "sharpness_aware", self)
         return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        extra_state.require_last(self.base, "sharpness_aware", self)
+        state_hooks.require_last(self.base, "sharpness_aware", self)
         self.base.load_state_dict(state_dict)
 
     def settings(self) -> dict[str, str]:
@@ -33,19 +33,19 @@ class Saved(Ascent):
         names = [name for name in settings_of(type(self)) if name not in {"base", "rho", "sigma"}]
         return {name: repr(getattr(self, name)) for name in names if hasattr(self, name)}
 
-    def pack(self) -> extra_state.Extra:
+    def pack(self) -> state_hooks.Extra:
         """What is saved with the base: the method, its settings and steps, and what it remembers of each parameter."""
         if self.is_displaced:  # else a window of micro-batches goes on after a checkpoint
             self.restore()
         own = {"method": type(self).__name__, "settings": self.settings(), "steps": self.steps}
-        extra: extra_state.Extra = {extra_state.first_parameter(self.base): own}
+        extra: state_hooks.Extra = {state_hooks.first_parameter(self.base): own}
         for name, tensors in self._memory.state(self.active).items():
             for p, t in zip(self.active.params, tensors, strict=True):
                 extra.setdefault(p, {}).setdefault("memory", {})[name] = t
         return extra
 
-    def check(self, extra: extra_state.Extra) -> None:
-        own = extra.get(extra_state.first_parameter(self.base))
+    def check(self, extra: state_hooks.Extra) -> None:
+        own = extra.get(state_hooks.first_parameter(self.base))
         if own is None:
             raise ValueError(
                 f"this state holds nothing of {type(self).__name__}'s own (was it saved by the bare base optimizer?);"
@@ -60,9 +60,9 @@ class Saved(Ascent):
                 f"{type(self).__name__} goes on with other settings: it had {'; '.join(differ)}", stacklevel=2
             )
 
-    def unpack(self, extra: extra_state.Extra) -> None:
+    def unpack(self, extra: state_hooks.Extra) -> None:
         self.restore()
-        self.steps = int(extra[extra_state.first_parameter(self.base)]["steps"])
+        self.steps = int(extra[state_hooks.first_parameter(self.base)]["steps"])
         kept = [extra.get(p, {}).get("memory", {}) for p in self.active.params]
         names = dict.fromkeys(name for of_param in kept for name in of_param)
         self._memory = Memory({name: [of_param.get(name) for of_param in kept] for name in names})
@@ -70,7 +70,7 @@ class Saved(Ascent):
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
         # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
-        left = {"_passes", "_space", "_displacement", "_memory", "_guards", "_lengths", "step"}
+        left = {"_passes", "_space", "_perturbation", "_memory", "_guards", "_lengths", "step"}
         kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
         return {**kept, "memory": self._memory.state(self.active)}
 
@@ -78,4 +78,4 @@ class Saved(Ascent):
         self._start_afresh()
         self._memory = Memory(state.pop("memory"))
         Optimizer.__setstate__(self, state)
-        extra_state.attach_alone(self.base, "sharpness_aware", self)
+        state_hooks.attach_alone(self.base, "sharpness_aware", self)

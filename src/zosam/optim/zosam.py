@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.machine import double
 from zosam.optim.base import SharpnessAware
 from zosam.optim.pair import worst_of_graphs
-from zosam.optim.passes import Closure, Keep
+from zosam.optim.passes import Closure
 from zosam.optim.probes import (
     Central,
     Decision,
@@ -107,7 +106,7 @@ class ZOSAM(SharpnessAware):
         try:
             found = self.decide(self, probes, closure)
         finally:
-            self._displacement.come_home()
+            self._perturbation.restore()
         return found / len(probes) if isinstance(self.probe, Gaussian) else found
 
     def probes(self) -> Sequence[Tensor]:
@@ -117,13 +116,6 @@ class ZOSAM(SharpnessAware):
             raise ValueError(f"the probe {self.probe!r} gave no vector to probe along")
         self._probed = len(found)
         return found
-
-    def there_and_back(self, offset: Tensor, closure: Closure, keep: Keep | None = None) -> tuple[Tensor, Tensor]:
-        """The losses at home plus and minus the offset."""
-        up, down = (double(self.loss_at(way, closure, keep)) for way in (offset, -offset))
-        self.note("loss_up", up)
-        self.note("loss_down", down)
-        return up, down
 
     def last_gradients(self, n: int) -> list[Tensor]:
         """Up to n gradients that the steps before have found, the newest first."""
@@ -189,9 +181,9 @@ class PaperZOSAM(SharpnessAware):
         differences = []
         for u in drawn:
             near = self.offset(u[: len(space)], self.delta)
-            up, down = (self.loss_at(way, closure) for way in (near, -near))
-            differences.append(double(up) - double(down))
-        self._displacement.come_home()
+            up, down = self.losses_around(near, closure)
+            differences.append(up - down)
+        self._perturbation.restore()
         estimate = torch.zeros_like(drawn[0])
         for u, difference in zip(drawn, self.agreed(differences), strict=True):
             estimate = estimate + u * (difference / (2 * self.delta * self.directions))

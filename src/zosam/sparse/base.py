@@ -146,7 +146,9 @@ class Sparsity(Report, MaskHooks):
     def gradient(self, name: str) -> Tensor:
         """The gradient of a layer, that of pruned weights included, for methods that grow by it."""
         if not self.needs_dense_gradient():
-            raise RuntimeError(f"{type(self).__name__} asks for a gradient at a step for which looks() is False")
+            raise RuntimeError(
+                f"{type(self).__name__} asks for a gradient at a step for which update_needs_gradient() is False"
+            )
         found = self.weights[name].grad
         if found is None:
             raise NoGradient(f"{type(self).__name__} asks for the gradient of {name}, and there is none")

@@ -27,9 +27,9 @@ class Exploration:
         self.first = {n: pack(m) for n, m in sparse.masks.items()}
         self.last, self.ever = dict(self.first), dict(self.first)
         self.history: list[tuple[int, float, float]] = []
-        sparse.watchers.append(self.look)
+        sparse.watchers.append(self.note)
 
-    def look(self) -> None:
+    def note(self) -> None:
         """Take note of the masks of now."""
         now = {n: pack(m) for n, m in self.sparse.masks.items()}
         self.history.append((self.sparse.steps, _overlap(now, self.last), _overlap(now, self.first)))

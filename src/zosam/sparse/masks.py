@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, local_parts, shared_like, whole
 from zosam.distributed.ranks import Ranks, current
-from zosam.optim import extra_state
+from zosam.optim import state_hooks
 from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
-from zosam.sparse.bases import bases, with_loss_known
+from zosam.sparse.base_optimizers import bases, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
 
 
@@ -47,13 +47,13 @@ class MaskHooks(MaskState):
         """Whether the optimizer moves the weights in this step."""
         return True
 
-    def looks(self) -> bool:
-        """Whether the coming update asks for `gradient`, that of pruned weights included."""
+    def update_needs_gradient(self) -> bool:
+        """Whether the coming `update` asks for `gradient`, that of pruned weights included."""
         return False
 
     def needs_dense_gradient(self) -> bool:
         """Whether the gradient of pruned weights must be computed for the coming step."""
-        return self.dense_gradients or self.looks()
+        return self.dense_gradients or self.update_needs_gradient()
 
     def gradient_mask(self, name: str) -> Tensor | None:
         """Where the optimizer sees the gradient of a layer; None: everywhere."""
@@ -104,7 +104,7 @@ class MaskHooks(MaskState):
     @property
     def sharpness(self) -> SharpnessAware | None:
         """The sharpness-aware optimizer around it, whichever was made first."""
-        return next(iter(extra_state.attached(self.optimizer, "sharpness_aware")), None)
+        return next(iter(state_hooks.attached(self.optimizer, "sharpness_aware")), None)
 
     @property
     def ranks(self) -> Ranks:
@@ -117,7 +117,7 @@ class MaskHooks(MaskState):
         for hook in self._hooks:
             hook.remove()
         for optimizer, part in zip(self.optimizers, self._saved_parts, strict=True):
-            extra_state.detach(optimizer, part)
+            state_hooks.detach(optimizer, part)
         for weight in self.weights.values():
             forget(weight)
 
@@ -137,14 +137,14 @@ class MaskHooks(MaskState):
         self._hooks: list[Any] = []
         self._saved_parts: list[SavedPart] = []
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
-        self._looked = False  # at the weights, before this step
+        self._checked = False  # the weights were, before this step
         self._rehearsal = self._begun = self._open = False  # steps: one that does not count, the first, one under way
         self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
         for optimizer in self.optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
             self._saved_parts.append(SavedPart(self, optimizer))
-            extra_state.attach(optimizer, "sparsity", self._saved_parts[-1])
+            state_hooks.attach(optimizer, "sparsity", self._saved_parts[-1])
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
             self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
@@ -152,7 +152,7 @@ class MaskHooks(MaskState):
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_hooks", "_saved_parts", "_watched", "_looked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
+        made = {"_hooks", "_saved_parts", "_watched", "_checked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
         return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ class MaskHooks(MaskState):
     def _accumulated(self, name: str, weight: Tensor) -> None:
         """A gradient has come."""
         gradient = weight.grad
-        if gradient is None or gradient.requires_grad or self.looks():
+        if gradient is None or gradient.requires_grad or self.update_needs_gradient():
             return
         mask = self.gradient_mask(name)
         if mask is not None:
@@ -220,13 +220,13 @@ class MaskHooks(MaskState):
             self._watched = wrapper
 
     def _look_ahead(self, *_: object) -> None:
-        self._look()
-        self._looked = True
+        self._zero_stray_weights()
+        self._checked = True
 
     @torch.no_grad()
-    def _look(self) -> None:
+    def _zero_stray_weights(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if extra_state.is_rehearsal(self.optimizer):
+        if state_hooks.is_rehearsal(self.optimizer):
             return
         written = [n for n, mark in self._marks().items() if mark != self._written[n]]
         wrong = self._pruned_but_not_zero(written) if written else {}
@@ -248,7 +248,7 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = extra_state.is_rehearsal(optimizer)
+        self._rehearsal = state_hooks.is_rehearsal(optimizer)
         if self._rehearsal:
             return None
         args, kwargs = with_loss_known(args, kwargs)
@@ -266,16 +266,16 @@ class MaskHooks(MaskState):
         if self._open:  # the last of several optimizers has not stepped since
             self.after_step()
         self._watch()
-        if not self._looked:
-            self._look()
-        self._looked = False
-        looks = self.looks()
-        if not looks:  # sparse kernels do not compute the rest then: nothing may depend on it
+        if not self._checked:
+            self._zero_stray_weights()
+        self._checked = False
+        needs_gradient = self.update_needs_gradient()
+        if not needs_gradient:  # sparse kernels do not compute the rest then: nothing may depend on it
             self._mask_gradients()
         new = self.update()
         if new is not None:
             self.commit(new)
-        if looks or new is not None:
+        if needs_gradient or new is not None:
             self._clean.clear()
             self._mask_gradients()
         self.before_step()

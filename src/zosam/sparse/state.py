@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like
-from zosam.optim import extra_state
+from zosam.optim import state_hooks
 
 Masks = dict[str, Tensor]
 ABOUT = ("method", "sparsity", "steps", "masks")
@@ -80,9 +80,9 @@ class SavedPart:
         self.sparse = sparse
         self.weights = {n: w for n, w in sparse.weights.items() if id(w) in held}
 
-    def pack(self) -> extra_state.Extra:
+    def pack(self) -> state_hooks.Extra:
         """The state by weight; what belongs to no weight lies beside the first."""
-        extra: extra_state.Extra = {w: {} for w in self.weights.values()}
+        extra: state_hooks.Extra = {w: {} for w in self.weights.values()}
         for key, value in self.sparse.state_dict().items():
             if isinstance(value, Mapping) and value.keys() == self.sparse.weights.keys():
                 for name, weight in self.weights.items():
@@ -93,13 +93,13 @@ class SavedPart:
                 next(iter(extra.values()))[key] = value
         return extra
 
-    def check(self, extra: extra_state.Extra) -> None:
+    def check(self, extra: state_hooks.Extra) -> None:
         self.sparse.check_state(self._together(extra))
 
-    def unpack(self, extra: extra_state.Extra) -> None:
+    def unpack(self, extra: state_hooks.Extra) -> None:
         self.sparse.load_state_dict(self._together(extra))
 
-    def _together(self, extra: extra_state.Extra) -> dict[str, Any]:
+    def _together(self, extra: state_hooks.Extra) -> dict[str, Any]:
         """The state that `pack` has taken apart, with what other optimizers hold as it is now."""
         mine = {n: extra[w] for n, w in self.weights.items() if w in extra}
         if not mine:

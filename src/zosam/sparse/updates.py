@@ -60,5 +60,5 @@ class Periodic(Sparsity):
         started = self.steps > 0 or self.at_start
         return started and self.steps % self.every == 0 and self.steps < self.end
 
-    def looks(self) -> bool:
+    def update_needs_gradient(self) -> bool:
         return self.by_gradient and self.due()

@@ -21,8 +21,8 @@ from zosam.optim.passes import Closure
 def alignment(
     optimizer: SharpnessAware, closure: Closure, reference_closure: Closure | None = None
 ) -> dict[str, float]:
-    """The cosine of the direction that the coming step would climb with the gradient of its `batch`, and with that of
-    `reference_closure`, such as a much larger sample.
+    """The cosine of the direction that the coming step would climb with the gradient of the closure (`batch`), and
+    with that of `reference_closure` (`reference`), such as a much larger sample.
 
     Empty where the coming step does not climb (SGD, LookSAM between two ascents). Nothing is changed: not the model,
     the optimizer with its memory and pass counts, or a random stream, so the coming step is the one measured. A
@@ -34,7 +34,7 @@ def alignment(
         direction = optimizer.climb(closure)
         if direction is None:
             return {}
-        optimizer._displacement.come_home()
+        optimizer._perturbation.restore()
         found = {"batch": _cosine(optimizer, direction, closure)}
         if reference_closure is not None:
             found["reference"] = _cosine(optimizer, direction, reference_closure)

@@ -39,7 +39,7 @@ class _Hooks:
         self.holders: list[tuple[str, Holder]] = []
         self.loaded: list[tuple[Holder, Extra]] = []
         base.register_state_dict_post_hook(self.save)
-        base.register_load_state_dict_pre_hook(self.look)
+        base.register_load_state_dict_pre_hook(self.validate)
         base.register_load_state_dict_post_hook(self.load)
 
     def save(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class _Hooks:
         own = {i: {**state["state"].get(i, {}), **beside[id(p)]} for i, p in enumerate(params)} if self.holders else {}
         return {**state, "state": {**state["state"], **own}}
 
-    def look(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    def validate(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         names = list(chain.from_iterable(g["params"] for g in state["param_groups"]))  # numbers, or parameters' names
         params = list(_params(base))
         if len(names) != len(params):
