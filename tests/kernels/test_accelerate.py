@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zosam.kernels import accelerate, choices, library, measure, report, restore
+from zosam.kernels import accelerate, choices, library, measure, report, restore, torch_parts
 from zosam.lab.models import digits_net
 from zosam.optim import SAM, ZOSAM, Pair
 from zosam.sparse import RigL
@@ -177,6 +177,47 @@ def test_training_goes_the_same_way(always: None, way: str) -> None:
     assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-3)
     same = sum(int((a == b).sum()) for a, b in zip(ends[0][2].values(), ends[1][2].values(), strict=True))
     assert same >= 0.99 * sum(m.numel() for m in ends[0][2].values())
+
+
+def test_gradients_of_candidates_without_a_dense_one(always: None, masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a method wants it the gradient is torch's, elsewhere zero; and torch computes no weight gradient."""
+    model, sparse, x = build(masks)
+    plain = copy.deepcopy(model)
+    plain(x).square().sum().backward()
+    accelerate(model, sparse, x)
+    wanted = {n: m | (torch.rand(m.shape) < 0.3) for n, m in sparse.masks.items()}
+    sparse.gradient_wanted = wanted.__getitem__
+    monkeypatch.setattr(torch_parts, "_torch_backward", lambda *_: pytest.fail("a dense gradient"))
+    for dense in (True, False, True):
+        model.zero_grad()
+        sparse.dense_next = dense
+        model(x).square().sum().backward()
+        for name, p in plain.named_parameters():
+            where = (wanted if dense else sparse.masks).get(name, torch.ones_like(p, dtype=torch.bool))
+            assert p.grad is not None
+            torch.testing.assert_close(model.get_parameter(name).grad, p.grad * where, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_growing_among_candidates_on_the_kernels(always: None, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RigL with candidates: on the kernels and in torch the same masks; with all of them those of the dense rule."""
+    found = []
+    for fast, candidates in ((True, share), (False, share), (False, None if share == 1 else share)):
+        torch.manual_seed(0)
+        model, x, y = digits_net(), torch.randn(24, 1, 8, 8), torch.randint(0, 10, (24,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        sparse = RigL(model, optimizer, sparsity=0.8, every=2, steps=1000, candidates=candidates)
+        if fast:
+            accelerate(model, sparse, x)
+            assert sparse_way(model)
+            monkeypatch.setattr(torch_parts, "_torch_backward", lambda *_: pytest.fail("a dense gradient"))
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        found.append(torch.cat([m.flatten() for m in sparse.masks.values()]))
+    assert (found[0] == found[1]).float().mean() >= 0.99
+    assert torch.equal(found[1], found[2])
 
 
 def test_weights_edited_before_the_backward_are_refused(always: None, masks: Any) -> None:

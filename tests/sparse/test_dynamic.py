@@ -54,6 +54,41 @@ def test_rigl_drops_the_smallest_and_grows_the_largest_gradient():
     assert torch.equal(sparse.weights["0.weight"].detach(), expected)
 
 
+def test_rigl_with_all_candidates_is_rigl():
+    ends = []
+    for share in (None, 1.0):
+        sparse = made(RigL, drop_fraction=0.4, candidates=share)
+        step(sparse, [GRADIENT])
+        ends.append(masks(sparse)[0])
+    assert np.array_equal(*ends)
+
+
+def test_rigl_grows_among_candidates_and_what_was_dropped():
+    """By the dense rule applied to a gradient that is known there alone."""
+    torch.manual_seed(0)
+    weight, gradient = torch.randn(20, 30), torch.randn(20, 30)
+    chosen = set()
+    for seed in range(4):
+        sparse = RigL(model := layers(weight.tolist()), sgd(model), 0.8, steps=100, candidates=0.25, seed=seed)
+        before, wanted = masks(sparse)[0].copy(), sparse.gradient_wanted("0.weight").numpy().copy()
+        assert (wanted & before == before).all()
+        assert wanted.sum() == before.sum() + math.ceil(0.25 * (~before).sum())
+        active = before.sum()
+        keep = active - int(0.3 * active)
+        kept = largest(np.where(before, weight.abs().numpy(), -1), keep)
+        score = np.where(kept, np.inf, np.where(wanted, gradient.abs().numpy(), -1))
+        step(sparse, [gradient])
+        assert np.array_equal(masks(sparse)[0], largest(score, active))
+        chosen.add(wanted.tobytes())
+    assert len(chosen) == 4  # by lot
+
+
+@pytest.mark.parametrize("wrong", [{"candidates": 0.0}, {"candidates": 1.5}, {"candidates": 0.5, "pattern": "block:2"}])
+def test_candidates_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ValueError, match="candidates"):
+        made(RigL, **wrong)
+
+
 def test_rigl_takes_no_step_at_an_update_and_svite_does():
     for cls, moved in ((RigL, False), (SViTE, True)):
         sparse = made(cls, lr=0.1, drop_fraction=0.4)

@@ -64,11 +64,11 @@ class Binder(TorchParts):
             self._write(op, turn % 2)
         return self.script.close()
 
-    def backward(self, ops: Sequence[BackOp], inputs: int, outputs: int, dense_gradient: bool) -> Script:
-        """The calls of a backward program; with `dense_gradient`, weights that are pruned get theirs too."""
+    def backward(self, ops: Sequence[BackOp], inputs: int, outputs: int, gradient_of: str) -> Script:
+        """The calls of a backward program, with the gradient of active weights, of those that are wanted, or of all."""
         self._open(outputs, inputs, gradients=True)
         self.departures = [((), self.layout)] * inputs
-        self.dense_gradient = dense_gradient
+        self.gradient_of = gradient_of
         for turn, op in enumerate(ops):
             self._write(op, turn % 2)
         return self.script.close()
@@ -132,7 +132,8 @@ class Binder(TorchParts):
         module, pattern = op.module, self.memory.layers.pattern(op.module, op.geometry, self.memory.pixels)
         own = module._parameters["weight"]
         assert own is not None
-        self.script.layers.append(LayerCall(pattern, self.keys.get((module, "weight")), own.stride(), at))
+        sampled = self.gradients and self.gradient_of == "wanted"
+        self.script.layers.append(LayerCall(pattern, self.keys.get((module, "weight")), own.stride(), at, sampled))
 
     def _pass(self, op: Pass, backwards: int) -> None:
         memory, like = self.memory, op.source.like
@@ -254,7 +255,7 @@ class Binder(TorchParts):
             return self.script.pause(lambda run: self._dense_backward(op, run))
         memory, script, module = self.memory, self.script, op.conv.module
         wanted = self._gradient(module, "weight")
-        if self.dense_gradient and wanted:
+        if self.gradient_of == "all" and wanted:
             script.pause(lambda run: self._dense_weight_gradient(op, run))
             wanted = 0
         at = script.add(

@@ -43,15 +43,15 @@ class Lease:
         self.edges = len(program.owner.region.inputs), len(program.owner.region.outputs)
         self.forward = self.binder.forward(program.forward, *self.edges)
         self.outputs = self.binder.departures
-        self.backwards: dict[bool, Script] = {}
+        self.backwards: dict[str, Script] = {}
 
-    def backward(self, dense_gradient: bool) -> Script:
+    def backward(self, gradient_of: str) -> Script:
         """The calls of the backward program."""
-        if dense_gradient not in self.backwards:
+        if gradient_of not in self.backwards:
             ops = self.program.adjoint or []
-            self.backwards[dense_gradient] = self.binder.backward(ops, *self.edges, dense_gradient)
+            self.backwards[gradient_of] = self.binder.backward(ops, *self.edges, gradient_of)
             self.input_gradients = self.binder.departures
-        return self.backwards[dense_gradient]
+        return self.backwards[gradient_of]
 
 
 class Holder:
@@ -237,7 +237,7 @@ class _RegionFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[3:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
-            script = lease.backward(owner.layers.dense_gradient())
+            script = lease.backward(owner.layers.gradient_of())
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))

@@ -17,7 +17,11 @@ WORTHWHILE = 0.7  # share of active weights below which zeros are taken for a pa
 
 
 class Masks(Protocol):
-    """What the kernels need of a sparsity: boolean masks by parameter name, changed in place."""
+    """What the kernels need of a sparsity: boolean masks by parameter name, changed in place.
+
+    It may also say whether the coming step needs the gradient of pruned weights, `needs_dense_gradient()`, and where:
+    `gradient_wanted(name)`, a mask, or None for everywhere.
+    """
 
     masks: dict[str, Tensor]
 
@@ -42,6 +46,10 @@ class Pattern:
         active = torch.ones(g.weight, dtype=torch.bool) if mask is None else mask
         self.index, self.seen = self.kind(g, active, strides, self.lanes), NOT_SEEN
         return self.index
+
+    def other(self, mask: Tensor) -> LayerIndex | PixelIndex:
+        """The index of another mask, for once."""
+        return self.kind(self.geometry, mask, self.strides, self.lanes)
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
@@ -121,10 +129,22 @@ class Layers:
         mask = self.mask(module)
         return 1.0 if mask is None else float(mask.sum()) / max(mask.numel(), 1)
 
-    def dense_gradient(self) -> bool:
-        """Whether the coming step looks at the gradient of pruned weights as well."""
+    def gradient_of(self) -> str:
+        """Of which weights the coming step needs the gradient: those that are active, wanted by the method, or all."""
         asks = getattr(self.sparse, "needs_dense_gradient", None)
-        return bool(asks()) if asks is not None else False
+        if asks is None or not asks():
+            return "active"
+        return "wanted" if all(self.wanted_by_name(name) is not None for name in self.given) else "all"
+
+    def wanted_by_name(self, name: str) -> Tensor | None:
+        asks = getattr(self.sparse, "gradient_wanted", None)
+        wanted: Tensor | None = None if asks is None else asks(name)
+        return wanted
+
+    def wanted(self, module: nn.Module) -> Tensor | None:
+        """Where the gradient of a layer is wanted, if that is told."""
+        name = self.names.get(id(module._parameters["weight"]), "")
+        return self.wanted_by_name(name) if name in self.given else None
 
     def pattern(self, module: nn.Module, geometry: Geometry, pixels: bool) -> Pattern:
         """The pattern of a layer, the same one for all programs."""

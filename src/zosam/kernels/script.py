@@ -62,7 +62,9 @@ class LayerCall:
     weight: int | None  # None for a layer of our own, which lies as `strides` say
     strides: tuple[int, ...]
     at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
+    sampled: bool = False  # whether the weight gradient is that of `Layers.wanted`
     index: LayerIndex | PixelIndex | None = None
+    of_weight: LayerIndex | PixelIndex | None = None  # by which the weight gradient is taken
     shape: Structure | None = None
 
 
@@ -163,11 +165,13 @@ class Script:
                 or strides != pattern.strides
             ):
                 index = pattern.make(mask, strides)
-            if layer.index is not index:
+            wanted = self.all_layers.wanted(pattern.module) if layer.sampled else None
+            if layer.index is not index or layer.sampled:
                 layer.index = index
-                layer.shape = shape = type(index.shape).from_buffer_copy(index.shape)
+                layer.of_weight = of_weight = index if wanted is None else pattern.other(wanted)
+                layer.shape = shape = type(index.shape).from_buffer_copy(of_weight.shape)
                 shape.images = self.images
-                structures = (shape, index.forward, index.transposed, index.counts)
+                structures = (shape, of_weight.forward, index.transposed, index.counts)
                 for at, structure in zip(layer.at, structures, strict=False):
                     self.list[at] = addressof(structure)
             if layer.weight is not None and mask is not None:

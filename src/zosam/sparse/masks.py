@@ -55,6 +55,10 @@ class MaskHooks(MaskState):
         """Whether the gradient of pruned weights must be computed for the coming step."""
         return self.dense_gradients or self.update_needs_gradient()
 
+    def gradient_wanted(self, name: str) -> Tensor | None:
+        """Where the coming step looks at the gradient of a layer, if it looks at pruned weights; None: everywhere."""
+        return None
+
     def gradient_mask(self, name: str) -> Tensor | None:
         """Where the optimizer sees the gradient of a layer; None: everywhere."""
         return None if self.dense_gradients else self.masks[name]
