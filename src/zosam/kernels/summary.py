@@ -53,7 +53,8 @@ def summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
             missing = [way for way in missing if way == "evaluation"]
         if missing:
             reason = why_not(owner) or "torch is faster" + (f" in {missing[0]}" if len(missing) < 2 else "")
-            reasons.setdefault(reason, []).append(name or key)
+            names = reasons.setdefault(reason, [])
+            names += [] if (name or key) in names else [name or key]
     on = sum(layers.is_sparse(p) for p in ways["evaluation"] | ways["training"])
     fast = ", ".join(f"{_range(ratios)} times as fast {when}" for when, ratios in speeds.items())
     told = f"{on} of {count} sparse layers on the kernels" if on else "nothing gains, the model runs as before"
