@@ -134,7 +134,10 @@ def probes() -> str:
     parts = [curve(flipped(40 + 4 * i) for i in range(131)), dot(flipped(home), "currentColor")]
     for x, name, colour in ((low, "L(θ − δu)", "currentColor"), (high, "L(θ + δu)", ORANGE)):
         parts.append(curve([(x, 196), flipped(x)], colour, 1.5, 'stroke-dasharray="3 4"'))
-        parts += [dot(flipped(x), colour, full=False), say(name, x, flipped(x)[1] - 14, colour, "middle")]
+        parts += [
+            dot(flipped(x), colour, full=False),
+            say(name, x - 12, flipped(x)[1] - 10, colour, "end" if x == high else "middle"),
+        ]
     parts += [arrow((home, 196), (high - 4, 196), ORANGE), arrow((home, 196), (low + 4, 196), "currentColor", 1.5)]
     parts += [say("θ", home, 218, anchor="middle"), say("higher: climb here", high, 218, ORANGE, "middle")]
     parts.append(say("the loss along one random direction u", 44, 24))

@@ -13,7 +13,7 @@ from zosam.lab.report.page import build
 RESULTS = Path(__file__).parents[3] / "results"
 
 
-@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.jsonl")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(RESULTS.rglob("*.jsonl")), ids=lambda file: file.name)
 def test_every_line_describes_a_run_at_its_address(file):
     book = Book.open("nowhere", [file])
     assert all(line["key"] == key for key, line in book.lines.items())
