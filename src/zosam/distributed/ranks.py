@@ -129,7 +129,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         store = PrefixStore(f"try {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     backend = "gloo"
     if device.type != "cpu":
-        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+        backend = f"cpu:gloo,{device.type}:{dist.Backend.default_device_backend_map[device.type]}"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield current()
