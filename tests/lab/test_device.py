@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 import pytest
 import torch
 
+from zosam.distributed.ranks import joined
+from zosam.kernels import accelerate
 from zosam.lab import device
 from zosam.lab.cli import main
 from zosam.lab.record import read_record
@@ -119,3 +122,25 @@ def test_a_compiled_run_is_the_plain_one_up_to_rounding(tmp_path, monkeypatch):
     assert fast.load().state_dict().keys() == plain.load().state_dict().keys()
     assert read_record(fast.path)["made_with"]["compiled"] is True
     assert "compiled" not in read_record(plain.path)["made_with"]
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("cpu", "gloo"), ("cuda:1", "cpu:gloo,cuda:nccl"), ("xpu:0", "cpu:gloo,xpu:xccl")]
+)
+def test_processes_talk_by_the_backend_of_their_device(name, backend, monkeypatch):
+    """Numbers on the CPU by gloo, whatever trains; tensors on the device by its own."""
+    found = []
+    for variable, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sys.modules["torch.distributed.rendezvous"], "rendezvous", lambda url: iter([(None, 1, 2)]))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **_: found.append(backend))
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: found.append("left"))
+    with joined(torch.device(name)):
+        assert found == [backend]
+    assert found == [backend, "left"]
+
+
+def test_the_kernels_refuse_a_model_that_is_elsewhere():
+    model = torch.nn.Linear(8, 8, device="meta")
+    with pytest.raises(ValueError, match="for CPUs, and this model lies on meta: leave accelerate out"):
+        accelerate(model, {"weight": torch.ones(8, 8, dtype=torch.bool)}, torch.zeros(1, 8))

@@ -19,8 +19,7 @@ class Where:
     """Where and how a run is trained. It has no part in the run's address: at most the last bits of a result differ."""
 
     device: str = "auto"
-    """auto for the accelerator, if there is one; or cpu, cuda, cuda:1, mps, xpu. Under torchrun each process takes
-    its own."""
+    """auto (the accelerator, if there is one), cpu, cuda, cuda:1, mps or xpu; under torchrun each process its own."""
     compile: bool = False
     """Compile the network with torch.compile."""
     threads: int | None = None
