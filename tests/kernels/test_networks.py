@@ -229,6 +229,54 @@ def test_a_drop_path_by_name_alone_is_followed_as_code(always: None, masks: Any)
     agree(model, masks(model, 0.2), torch.randn(9, 4))
 
 
+class Two(nn.Module):
+    """Inputs by name; one that torch.fx cannot follow, with parts that it can."""
+
+    def __init__(self, branches: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4)), nn.Linear(3, 4)
+        self.branches = branches
+
+    def forward(self, x: Tensor, y: Tensor | None = None, scale: float = 1.0) -> dict[str, Tensor]:
+        if self.branches and x.sum() > 1e9:
+            x = -x
+        found = self.a(x) if y is None else self.a(x) + self.b(y)
+        return {"out": scale * found}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_arguments_that_are_not_given_stay_at_their_defaults(always: None, masks: Any, alone: bool) -> None:
+    torch.manual_seed(0)
+    model, x, y = Two(False), torch.randn(9, 5), torch.randn(9, 3)
+    sparse = masks(model, 0.4)
+    plain = copy.deepcopy(model)
+    accelerate(model, sparse, x if alone else {"x": x, "y": y})
+    assert ("2 of 2 layers sparse" if alone else "3 of 3 layers sparse") in report(model)
+    for args in ((x,), (x, y), (x, None), (x, y, 3.0), (x, None, 3.0)):
+        torch.testing.assert_close(model(*args)["out"], plain(*args)["out"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("branches", [True, False])
+def test_inputs_by_name(always: None, masks: Any, branches: bool) -> None:
+    torch.manual_seed(0)
+    model = Two(branches)
+    sparse, example = masks(model, 0.4), {"x": torch.randn(9, 5), "y": torch.randn(9, 3)}
+    plain = copy.deepcopy(model)
+    accelerate(model, sparse, example)
+    assert ("2 of 2 layers sparse" if branches else "3 of 3 layers sparse") in report(model)
+    x, y = example.values()
+    calls: list[Any] = [((), example), ((x,), {"y": y}), ((), {"x": x}), ((x,), {}), ((), {**example, "scale": 2.0})]
+    for args, kwargs in calls:
+        results = []
+        for net in (plain, model):
+            net.zero_grad()
+            out = net(*args, **kwargs)["out"]
+            out.square().sum().backward()
+            results.append([out.detach(), net.a[0].weight.grad * sparse.masks["a.0.weight"]])
+        for theirs, ours in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("build", [UNet, Dense])
 def test_what_is_not_finite_reaches_the_loss(always: None, masks: Any, build: Any, value: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,11 +14,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from . import library
 from .choose import Choices, kept_buffers
-from .dispatch import Dispatcher, Inputs
+from .dispatch import Dispatcher, Inputs, in_order
 from .layers import Layers, Masks
 from .summary import summary
 from .trace import trace
 
+Example = Tensor | Mapping[str, Tensor]
 log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 
@@ -25,15 +27,15 @@ _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 def accelerate(
     model: nn.Module,
     sparse: Masks | Mapping[str, Tensor] | None = None,
-    example: Tensor | Sequence[Tensor] | None = None,
+    example: Example | Sequence[Example] | None = None,
     choices: dict[str, Choices] | None = None,
 ) -> nn.Module:
     """Run the sparse layers of `model`, and what lies between them, on the sparse CPU kernels.
 
     Parameters, buffers, `state_dict`, optimizers and masks stay what they are; only `model.forward` is replaced.
     `sparse` holds the masks: a `zosam.sparse.Sparsity`, or a dict of masks by parameter name. Without it the weights'
-    own zeros are the pattern, for use under `torch.no_grad()` alone. `example` is one batch as in training, or a list
-    of batches of several sizes: for each the faster way is measured, in training and in evaluation, layer by layer. A
+    own zeros are the pattern, for use under `torch.no_grad()` alone. `example` is one batch as in training, a tensor
+    or a dict of those that the model is given by name, or a list of batches of several sizes: for each the faster way is measured, in training and in evaluation, layer by layer. A
     size that differs from all of them by more than a factor of two is measured when it first comes. What the kernels do
     not understand runs as before, and where they would not be faster nothing changes; one line on the log "zosam" says
     so. `restore(model)` takes it back, `report(model)` tells what runs where.
@@ -51,12 +53,12 @@ def accelerate(
     lib = library.load()
     if lib is None:
         return model
-    examples = [example] if isinstance(example, Tensor) else list(example or ())
+    examples = [example] if isinstance(example, Tensor | Mapping) else list(example or ())
     if not examples:
         raise ValueError("accelerate needs an example: one batch of inputs as they come in training")
     for one in examples:
-        if not isinstance(one, Tensor):
-            raise TypeError(f"the example must be a tensor, not {type(one).__name__}")
+        if not isinstance(one, Tensor | Mapping):
+            raise TypeError(f"the example must be a tensor, or a dict of them by name, not {type(one).__name__}")
     layers = Layers(lib, model, sparse)
     if not layers.any_sparse(model):
         warnings.warn("accelerate found no masks for this model: it runs dense", RuntimeWarning, stacklevel=2)
@@ -127,16 +129,25 @@ def restore(model: nn.Module) -> nn.Module:
     return model
 
 
-def _entry_points(model: nn.Module, examples: Sequence[Tensor]) -> list[tuple[nn.Module, Inputs]]:
+def _entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn.Module, Inputs]]:
     """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
-    if trace(model) is not None:
-        return [(model, [(example,) for example in examples])]
+    given: Inputs = [
+        in_order(model, (), example) if isinstance(example, Mapping) else (example,) for example in examples
+    ]
+    whole = all(not isinstance(e, Mapping) or len(args) == len(e) for e, args in zip(examples, given, strict=True))
+    if whole and trace(model, len(given[0])) is not None:
+        return [(model, given)]
     seen: dict[nn.Module, Inputs] = {}
-    hooks = [m.register_forward_pre_hook(lambda m, args: seen.setdefault(m, []).append(args)) for m in model.modules()]
+
+    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        named = [x for x in kwargs.values() if isinstance(x, Tensor)]  # such calls are left alone
+        seen.setdefault(module, []).append((*args, *([None] if named else [])))
+
+    hooks = [m.register_forward_pre_hook(see, with_kwargs=True) for m in model.modules()]
     try:
         with torch.no_grad(), kept_buffers(model), torch.random.fork_rng(devices=[]):
             for example in examples:
-                model(example)
+                model(**example) if isinstance(example, Mapping) else model(example)
     finally:
         for hook in hooks:
             hook.remove()
@@ -146,7 +157,7 @@ def _entry_points(model: nn.Module, examples: Sequence[Tensor]) -> list[tuple[nn
         for child in module.children():
             inputs = seen.get(child, [])
             tensors = all(isinstance(x, Tensor) for args in inputs for x in args)
-            if inputs and tensors and trace(child) is not None:
+            if inputs and tensors and trace(child, len(inputs[0])) is not None:
                 found.append((child, inputs[:: max(1, len(inputs) // len(examples))]))
             else:
                 found += parts(child)

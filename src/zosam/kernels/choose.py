@@ -85,7 +85,7 @@ def rewrite(
 
     `own` is its own forward, and `before` is called at every pass that might go the other way.
     """
-    graph = trace(module)
+    graph = trace(module, len(case.example))
     if graph is None:
         return None
     found = regions(graph, lambda m: layers.mask(m) is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ class Dispatcher:
         self.goes_by: dict[int, int] = {}  # the size that a batch size goes by
         self.own: Callable[..., Any] | None = module.__dict__.get("forward")
         self.__signature__ = inspect.signature(self.own or module.forward)  # exporters ask for both
+        self.names = list(self.__signature__.parameters)
         self.__code__ = getattr(self.own or type(module).forward, "__code__", None)
         self.inner = [m for m in module.modules() if m is not module]
         self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]
@@ -85,6 +86,10 @@ class Dispatcher:
         return any(version is not None for version in self.versions.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            ordered = in_order(self.names, args, kwargs)
+            taken = self.names[len(args) : len(ordered)]
+            args, kwargs = ordered, {k: v for k, v in kwargs.items() if k not in taken}
         batch = args[0].shape[0] if args and isinstance(args[0], Tensor) and args[0].dim() else 1
         if (self.module.training, self.goes_by.get(batch, -1)) in self.lost or self.is_plain(args):
             return self.original(*args, **kwargs)
@@ -107,7 +112,8 @@ class Dispatcher:
     def is_plain(self, args: Sequence[Any]) -> bool:
         """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
         if (
-            torch.is_autocast_enabled("cpu")
+            len(args) < len(self.ranks)
+            or torch.is_autocast_enabled("cpu")
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
         ):
@@ -133,6 +139,15 @@ class Dispatcher:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _bind, (type(self.module).forward, self.module)
+
+
+def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call by their place, as far as tensors that are given by name follow on them."""
+    for name in names[len(args) :]:
+        if not isinstance(kwargs.get(name), Tensor):
+            break
+        args = (*args, kwargs[name])
+    return args
 
 
 def _bind(function: Callable[..., Any], module: nn.Module) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -45,11 +46,22 @@ class Whole(nn.Module):
         return self.layer(x)
 
 
-def trace(model: nn.Module) -> GraphModule | None:
-    """The model as a graph that shares its modules, or None if torch.fx cannot follow its code."""
+def trace(model: nn.Module, given: int = 1) -> GraphModule | None:
+    """The model as a graph that shares its modules, or None if torch.fx cannot follow its code.
+
+    Its first arguments are `given`, the others stay at their defaults and are none of the graph's.
+    """
     root = Whole(model) if type(model) in WAYS or type(model) is nn.Linear else model
+    parameters = list(inspect.signature(type(root).forward).parameters.values())[1 + given :]
+    fixed = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
     try:
-        return GraphModule(root, LeafTracer().trace(root))
+        graph = LeafTracer().trace(root, concrete_args=fixed)
+        for node in [n for n in graph.nodes if n.op == "placeholder"][given:]:
+            for check in list(node.users):  # that it is what it was
+                for part in [*check.users, check]:
+                    graph.erase_node(part)
+            graph.erase_node(node)
+        return GraphModule(root, graph)
     except Exception:
         return None
 
