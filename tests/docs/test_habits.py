@@ -46,6 +46,15 @@ def test_every_page_is_in_the_site():
     assert sorted(listed) == sorted(pages + [f"examples/{p.stem}.md" for p in (ROOT / "examples").glob("*.ipynb")])
 
 
+def test_the_demo_in_the_readme_is_that_of_this_version():
+    from zosam.lab.demo import CONTESTANTS
+    from zosam.lab.run import Run
+
+    shown = re.findall(r"^ *\S+  runs/(\S+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    made = [Run(optimizer=name).folder for name in CONTESTANTS.values()]
+    assert shown == made, "run zosam demo, and paste what it prints"
+
+
 def test_the_newest_version_of_the_changelog_is_ours():
     import zosam
 
