@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,10 @@ def accelerate(
 
     Parameters, buffers, `state_dict`, optimizers and masks stay what they are; only `model.forward` is replaced.
     `sparse` holds the masks: a `zosam.sparse.Sparsity`, or a dict of masks by parameter name. Without it the weights'
-    own zeros are the pattern, for use under `torch.no_grad()` alone. `example` is one batch as in training, a tensor
-    or a dict of those that the model is given by name, or a list of batches of several sizes: for each the faster way is measured, in training and in evaluation, layer by layer. A
+    own zeros are the pattern, for use under `torch.no_grad()` alone.
+
+    `example` is one batch as in training: a tensor, or a dict if the model takes its inputs by name. It may be a list
+    of batches of several sizes: for each the faster way is measured, in training and in evaluation, layer by layer. A
     size that differs from all of them by more than a factor of two is measured when it first comes. What the kernels do
     not understand runs as before, and where they would not be faster nothing changes; one line on the log "zosam" says
     so. `restore(model)` takes it back, `report(model)` tells what runs where.
@@ -131,9 +134,8 @@ def restore(model: nn.Module) -> nn.Module:
 
 def _entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn.Module, Inputs]]:
     """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
-    given: Inputs = [
-        in_order(model, (), example) if isinstance(example, Mapping) else (example,) for example in examples
-    ]
+    names = list(inspect.signature(model.forward).parameters)
+    given: Inputs = [in_order(names, (), e) if isinstance(e, Mapping) else (e,) for e in examples]
     whole = all(not isinstance(e, Mapping) or len(args) == len(e) for e, args in zip(examples, given, strict=True))
     if whole and trace(model, len(given[0])) is not None:
         return [(model, given)]
