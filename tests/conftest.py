@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS, Sparsity
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`: tests of Ctrl-C, and their processes,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # take it as in a terminal
 
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")

@@ -63,7 +63,7 @@ class Climber:
 
 
 PARTS = {"gaussian": Gaussian, "momentum": Momentum, "central": Central, "pair": Pair}
-KIND = Kind("climber", {"climber": Climber}, frozenset({"base", "rho"}), frozenset({"until"}), PARTS)
+KIND = Kind("climber", {"climber": Climber}, frozenset({"base", "rho"}), PARTS)
 
 
 def same(a, b):
@@ -73,14 +73,14 @@ def same(a, b):
 def test_defaults_are_filled_in():
     assert KIND.read("climber").whole == (
         "climber:budget=erk,decide=central(radius=none,batch_fraction=1),dense=(),every=1,noisy=false,"
-        "probe=gaussian(directions=1),scale=none"
+        "probe=gaussian(directions=1),scale=none,until=none"
     )
     assert same("climber", "climber:every=1")
     assert same("climber", " climber: probe=gaussian ,every = 1")
     assert same("climber", "climber:probe=gaussian(1),decide=central(batch_fraction=1.0)")
     assert same("climber", "climber:budget=erk")  # None stands for the class's own
     assert same("climber:probe=gaussian(4),every=2", "climber:every=2,probe=gaussian(directions=4)")
-    assert not same("climber", "climber:until=5")  # filled in by whoever knows the length of the training
+    assert not same("climber", "climber:until=5")
     assert not same("climber", "climber:probe=momentum")
 
 

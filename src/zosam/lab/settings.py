@@ -45,8 +45,6 @@ class Kind:
     table: Mapping[str, Thing]
     given: frozenset[str] = frozenset()
     """Arguments that are no settings: the run gives them."""
-    filled: frozenset[str] = frozenset()
-    """Settings that the run fills in if they are not set."""
     parts: Mapping[str, type] = field(default_factory=dict)
     """What can stand in a setting as a call, such as gaussian(4)."""
     packages: Mapping[str, Callable[[str], Thing]] = field(default_factory=dict)
@@ -65,10 +63,9 @@ class Kind:
         if own and trusted:
             _import(name, self.word)
         thing = self.thing(name)
-        left_out = self.given | self.filled
         known = {n: p for n, p in settings_of(thing).items() if n not in self.given and p.kind is not p.VAR_KEYWORD}
         settings = arguments(thing, name, pieces(rest), known, self.parts)
-        defaults = {n: _default(thing, p) for n, p in known.items() if n not in left_out}
+        defaults = {n: _default(thing, p) for n, p in known.items()}
         missing = [n for n, d in defaults.items() if d is inspect.Parameter.empty and n not in settings]
         if missing:
             raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
@@ -93,11 +90,11 @@ class Kind:
     def _split(self, text: str) -> tuple[str, str]:
         """The name, which has a colon of its own if it is of a package or module, and the settings."""
         head, _, rest = (part.strip() for part in text.partition(":"))
+        if head in self.packages:  # what follows is a name of theirs, or a folder
+            return f"{head}:{rest}", ""
         second = rest.partition(":")[0]
         if head in self.table or "=" in second or not re.match(r"[^\W\d]", second):
             return head, rest
-        if head in self.packages:
-            return f"{head}:{rest}", ""
         return f"{head}:{second.strip()}", rest.partition(":")[2]
 
 
