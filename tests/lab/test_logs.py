@@ -192,6 +192,7 @@ def test_a_terminal_has_a_bar_with_the_figures_below():
 
 
 def test_of_several_processes_one_talks(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", "1")
     assert watched(terminal=False) == ""
     assert "3/10" not in watched(terminal=True)

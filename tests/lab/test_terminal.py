@@ -92,3 +92,12 @@ def test_records_as_json_and_as_csv(capsys):
     assert json.loads(capsys.readouterr().out) == []
     with pytest.raises(ValueError, match="--json or --csv"):
         Output(json=True, csv=True)
+
+
+def test_of_several_processes_one_prints(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    for rank, printed in (("1", ""), ("0", "a\n1\n")):
+        monkeypatch.setenv("RANK", rank)
+        Output(csv=True).write([{"a": 1}])
+        assert capsys.readouterr().out == printed
+        assert Output(json=True).aside(Console()).quiet == (rank == "1")

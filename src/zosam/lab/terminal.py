@@ -48,6 +48,8 @@ class Output:
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Print records; in CSV a mapping or list within is written as JSON, and what one does not have is empty."""
+        if not leads():
+            return
         if self.json:
             json.dump(records, sys.stdout, indent=1, ensure_ascii=False)
             sys.stdout.write("\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from zosam.distributed.ranks import leads
 from zosam.lab.callbacks import Callbacks
 
 SAID: dict[str, Callable[[float], str]] = {  # a figure, and how it is said
@@ -35,8 +35,7 @@ class Watching(Progress):
     def __init__(self, console: Console, many: int | None = None) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         self.below = Text()
-        self.is_lead = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun starts, one talks
-        hidden = not (console.is_terminal and self.is_lead)
+        hidden = not (console.is_terminal and leads())
         super().__init__(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=hidden)
         self.runs = None if many is None else self.add_task("runs", total=many)
         self.steps = self.add_task("steps", total=None)
@@ -75,5 +74,5 @@ class Watching(Progress):
         return Callbacks(tick, tell, tell, test)
 
     def _say(self, text: str) -> None:
-        if self.is_lead:
+        if leads():
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -33,8 +33,7 @@ def train(
     """
     with Watching(output.aside(console)) as shown:
         record = run(what, out, **vars(shown.callbacks(what.folder)), **vars(where))
-    if shown.is_lead:
-        show(record.path, output)
+    show(record.path, output)
 
 
 def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()) -> None:
