@@ -36,7 +36,8 @@ def test_a_network_of_the_zoo(zoo, network, monkeypatch):
     torch.manual_seed(0)
     build, shape = zoo.ZOO[network]
     model, x = build(), torch.randn(4, *shape)
-    masks = {n: torch.rand_like(p) >= 0.9 for n, p in model.named_parameters() if p.dim() > 1}
+    # so many weights that no channel is left without any: of a constant one batch norm makes much of its rounding
+    masks = {n: torch.rand_like(p) >= 0.6 for n, p in model.named_parameters() if p.dim() > 1}
     with torch.no_grad():
         for name, mask in masks.items():
             model.get_parameter(name).mul_(mask)
