@@ -78,7 +78,11 @@ class Team:
             if not pipe.poll(max(0.0, until - time.monotonic())):
                 self.stop()
                 raise TimeoutError(f"rank {rank} hangs in {job.__name__}")
-            found.append(pipe.recv())
+            try:
+                found.append(pipe.recv())
+            except EOFError:
+                self.stop()  # the next job gets a new team
+                raise AssertionError(f"rank {rank} died in {job.__name__}") from None
         failures = [f"rank {rank}: {what}" for rank, (fine, what) in enumerate(found) if not fine]
         if failures:
             self.stop()
