@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
@@ -391,6 +392,15 @@ def ends(steps, **settings):
     return tuple(torch.cat([w.flatten(), v]).tolist())
 
 
+@pytest.fixture
+def few_alive():
+    """Pair searches all that is alive for modules: let that be little, also in a long process."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("few_alive")
 @pytest.mark.parametrize("decide", DECISIONS, ids=str)
 def test_every_combination_of_parts_is_taken(decide):
     for probe in PROBES:
