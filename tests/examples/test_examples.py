@@ -14,11 +14,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
+ABORT = "terminate called without an active exception"  # a thread of gloo's, now and then, after all is printed
+
+
 def run(folder, name, *words, launcher=()):
     command = [sys.executable, *launcher, str(EXAMPLES / name), *words]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for _ in range(2):
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
+        if not (launcher and done.returncode and ABORT in done.stderr):
+            break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
