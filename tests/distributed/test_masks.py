@@ -14,7 +14,7 @@ from zosam.distributed.ranks import current
 from zosam.kernels import library
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import METHODS, Magnitude, RigL
-from zosam.sparse.masks import MasksDiffer
+from zosam.sparse.agreement import MasksDiffer
 
 from . import trials
 

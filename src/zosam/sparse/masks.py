@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -18,17 +17,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.distributed.fsdp import local, local_parts, shared_like, whole
+from zosam.distributed.fsdp import local, local_parts, shared_like
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
 from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
+from zosam.sparse.agreement import require_same
 from zosam.sparse.base_optimizers import bases, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
-
-
-class MasksDiffer(RuntimeError):
-    """The ranks of one training have different masks: it cannot go on."""
 
 
 class MaskHooks(MaskState):
@@ -87,7 +83,7 @@ class MaskHooks(MaskState):
         """Take new masks; everything that may fail has been computed before."""
         for name, new in masks.items():
             self.replace(name, new)
-        self._compare(masks)
+        require_same(masks, self.masks, self.ranks, f"{type(self).__name__}, step {self.steps}")
         empty = [n for n, m in masks.items() if not bool(m.any())]
         if empty:
             message = f"{type(self).__name__} has pruned all of {', '.join(empty)}: the network may be cut"
@@ -162,22 +158,6 @@ class MaskHooks(MaskState):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._hold()  # torch drops the hooks of an optimizer that is copied
-
-    def _compare(self, new: Masks) -> None:
-        """Stop if some rank has other masks than the rest."""
-        if self.ranks.world == 1:
-            return
-        device = next(iter(self.weights.values())).device
-        found = [zlib.crc32(whole(new[n]).cpu().contiguous().numpy().data) if n in new else 0 for n in self.masks]
-        sums = torch.tensor(found, device=device)
-        highest, lowest = self.ranks.max(torch.stack([sums, -sums]), "masks").unbind()
-        differ = [n for n, other in zip(self.masks, (highest != -lowest).tolist(), strict=True) if other]
-        if differ:
-            raise MasksDiffer(
-                f"{type(self).__name__}, step {self.steps}: ranks have different masks for {', '.join(differ[:5])}"
-                f"{' ...' if len(differ) > 5 else ''}; they must start from the same weights and seed, and see averaged"
-                " gradients: wrap the model in DistributedDataParallel before it is made sparse"
-            )
 
     # --- gradients ---------------------------------------------------------------------------------------------------
 
