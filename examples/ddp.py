@@ -53,6 +53,7 @@ def main() -> None:
     if rank == 0:
         accuracy = found[0] / found[1]
         print(f"{world} ranks, {sparse.sparsity:.2%} of the weights are zero, {accuracy:.2%} accurate")
+    dist.barrier()  # who leaves while others still talk may abort at exit
     dist.destroy_process_group()
 
 
