@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from zosam.lab.measure.throughput import seconds
 from zosam.lab.models import resnet32
+from zosam.machine import cpu_name
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.sparse import RigL
 
@@ -80,7 +81,12 @@ def main() -> None:
             f"{name:8} {median(times['step']) * 1e3:6.0f} ms {median(times['passes']) * 1e3:9.0f} ms"
             f" {share:10.2%} {median(times['alone']) * 1e3:8.2f} ms {direct:6.2%}"
         )
-    made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+    made_with = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "cpu": cpu_name(),
+    }
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps({"made_with": made_with, "batch": arguments.batch, "rows": rows}, indent=1))

@@ -33,12 +33,12 @@ from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import current
 from zosam.lab.models import build
 from zosam.lab.record import made_with
-from zosam.optim import SAM, SGD, ZOSAM, Gaussian, SharpnessAware
+from zosam.optim import SAM, ZOSAM, Gaussian, SharpnessAware, Unperturbed
 from zosam.sparse import RigL
 
 STEPS = 3
 METHODS: dict[str, Callable[[Optimizer], SharpnessAware]] = {
-    "SGD": SGD,
+    "SGD": Unperturbed,
     "SAM": SAM,
     "SAM per rank": lambda base: SAM(base, per_rank=True),
     "ZO-SAM": ZOSAM,

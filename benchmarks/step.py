@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from zosam.lab import models
 from zosam.lab.measure.throughput import beside
+from zosam.machine import cpu_name
 from zosam.optim import (
     ASAM,
     ESAM,
@@ -36,7 +37,6 @@ from zosam.optim import (
     RWP,
     S2SAM,
     SAM,
-    SGD,
     ZOSAM,
     Central,
     Gaussian,
@@ -47,12 +47,13 @@ from zosam.optim import (
     Rademacher,
     RandomSAM,
     Subspace,
+    Unperturbed,
 )
 from zosam.sparse import RigL
 
 PAPER = {"SAM": 0.4767, "ESAM": 0.4048, "LookSAM k=5": 0.7014, "LookSAM k=10": 0.7529, "GSAM": 0.4760, "ZO-SAM": 0.7667}
 OURS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
-    "SGD": SGD,
+    "SGD": Unperturbed,
     "SAM": SAM,
     "SAM 1/4 batch": lambda b: SAM(b, batch_fraction=1 / 4),
     "SAM 1/8 batch": lambda b: SAM(b, batch_fraction=1 / 8),
@@ -202,7 +203,12 @@ def main() -> None:
             row = {"model": model_name, "name": n, "ratio": found.median, "interval": [low, high]}
             row |= {"least": found.least, "rounds": found.rounds, "paper": PAPER.get(n), "peak_bytes": memory.get(n)}
             rows.append(row)
-    made_with = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+    made_with = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "cpu": cpu_name(),
+    }
     made_with["clock"] = arguments.clock
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from chart import has_bf16, machine, write
+from chart import has_bf16, machine, step_charts, write
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -187,7 +187,6 @@ def main() -> None:
     cpu = arguments.clock == "cpu"
     print("\n".join(doctor()))
     record = machine() | {name: getattr(arguments, name) for name in ("threads", "clock", "rounds")} | {"networks": {}}
-    charts: dict[str, tuple[str, dict[str, float]]] = {}
     for network in arguments.networks:
         _, batch, pixels = NETWORKS[network]
         levels: dict[str, Any] = {}
@@ -196,12 +195,8 @@ def main() -> None:
             show(f"{network}, batch {batch}, {level:.0%} sparse", found, arguments.threads)
             levels[f"{level:.0%}"] = found
         record["networks"][network] = {"batch": batch, "pixels": pixels, "sparsity": levels}
-        for n in arguments.threads:
-            title = f"{network}, batch {batch}, {n} thread(s): speed against a dense SGD step"
-            values = {f"{who} {level}": r for level, found in levels.items() for who, r in found["ratio"][n].items()}
-            charts[f"-{network}-{n}-thread" + "s" * (n > 1)] = (title, values)
         if arguments.out is not None:  # after every network, for those who do not wait for all
-            write(arguments.out, record, charts)
+            write(arguments.out, record, step_charts(record))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,22 +22,16 @@ ASKS = re.compile(
 
 
 class Made(NamedTuple):
-    """A report of committed results: its file in the site, what the link says, and what it is made from."""
+    """A report of committed results: its file in the site, and what it is made from."""
 
     name: str
-    what: str
     lines: Path
     figures: Path
 
 
 REPORTS = {
-    "results.md": Made("evidence", "All of it as one page", RESULTS / "evidence.jsonl", RESULTS / "figures"),
-    "report.md": Made(
-        "digits",
-        "An example: small networks on the digits",
-        RESULTS / "digits_example" / "runs.jsonl",
-        RESULTS / "digits_example" / "figures",
-    ),
+    "results.md": Made("evidence", RESULTS / "evidence.jsonl", RESULTS / "figures"),
+    "report.md": Made("digits", RESULTS / "digits_example" / "runs.jsonl", RESULTS / "digits_example" / "figures"),
 }
 CSS = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^"')\s]*""")
 
@@ -51,21 +47,44 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links that are right in the repository lead to the same things in the site."""
     markdown = markdown.replace("](../results/", "](results/").replace("](../CONTRIBUTING.md)", "](howto/add.md)")
+    markdown = re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", r"](examples/\1.md)", markdown)
     markdown = re.sub(r"!\[[^\]]*\]\((?:\.\./)?(assets/[\w-]+\.svg)\)", lambda found: _inline(found[1]), markdown)
     markdown = re.sub(
         r"^<!-- not run: (.*) -->$", r'<p class="not-run">Not run by the tests: \1.</p>\n', markdown, flags=re.M
     )
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", _commands())
-    return markdown + _link(page.file.src_uri)
+    if "<!-- examples -->" in markdown:
+        markdown = markdown.replace("<!-- examples -->", _examples())
+    if page.file.src_uri in REPORTS:
+        markdown = markdown.replace("<!-- report -->", _cover(REPORTS[page.file.src_uri]))
+    return markdown
 
 
-def _link(page: str) -> str:
-    """To the report that belongs to a page, if its results are there."""
-    made = REPORTS.get(page)
-    if made is None or not made.lines.exists():
-        return ""
-    return f'\n\n<a href="{made.name}.html">{made.what}</a>, made by `zosam report`.\n'
+@cache
+def _report(made: Made) -> Any:
+    """What the report of committed results says."""
+    from zosam.lab.paper.contents import contents
+    from zosam.lab.paper.results_store import Book
+
+    return contents(Book.open(ROOT / "nowhere", [made.lines]), made.figures)
+
+
+def _cover(made: Made) -> str:
+    """The first figure of a report, what it says and what it was measured on, as a link to all of it."""
+    report = _report(made)
+    told = f"{report.lead[2]} Measured on {report.facts['processor']}, torch {report.facts['torch']}."
+    return (
+        f'<figure class="cover" markdown="0"><a href="{made.name}.html"><img src="{made.name}.svg" '
+        f'alt="{report.cover["title"]}"></a><figcaption>{html.escape(told)} '
+        f'<a href="{made.name}.html">Open the report</a></figcaption></figure>'
+    )
+
+
+def _examples() -> str:
+    """Every program of examples/, in the order of its table there."""
+    names = re.findall(r"^\| \[(\w+\.py)\]", (ROOT / "examples" / "README.md").read_text(), re.M)
+    return "\n\n".join(f"## {n}\n\n```python\n{(ROOT / 'examples' / n).read_text().strip()}\n```" for n in names)
 
 
 def _commands() -> str:
@@ -85,17 +104,18 @@ def _commands() -> str:
 def _inline(drawing: str) -> str:
     """A drawing as part of the page, so that its ink is that of the text."""
     text = re.sub(r"<style>.*?</style>\n", "", (ROOT / "docs" / drawing).read_text())
-    return f'<div class="drawn">{text.strip()}</div>'
+    return f'<div class="drawn {Path(drawing).stem}">{text.strip()}</div>'
 
 
 def on_post_build(config: Any) -> None:
     """Reports are made of the committed results; and nothing that a browser loads comes from another host."""
-    from zosam.lab.paper.commands import report
+    from zosam.lab.report.page import write
+    from zosam.lab.report.still import draw
 
     site = Path(config.site_dir)
     for made in REPORTS.values():
-        if made.lines.exists():
-            report(site / f"{made.name}.html", runs=site / "none", results=(made.lines,), figures=made.figures)
+        write(site / f"{made.name}.html", _report(made))
+        draw(_report(made).cover, site / f"{made.name}.svg")
     found = []
     for file in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
         asks = ASKS if file.suffix == ".html" else CSS

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from zosam import GMP, RWP, SGD, SharpnessAware
+from zosam import GMP, RWP, SharpnessAware, Unperturbed
 from zosam.lab import data, models
 from zosam.sparse.save import save_compressed
 
@@ -28,7 +28,7 @@ def main() -> None:
     torch.manual_seed(0)
     if args.small:
         pictures, model = data.digits(batch_size=64), models.digits_net()
-        train(model, SGD(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)), pictures, 3)
+        train(model, Unperturbed(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)), pictures, 3)
         model.zero_grad()
     else:
         pictures, model = data.cifar10(batch_size=128), models.resnet20(num_classes=10)

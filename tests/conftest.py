@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`:
 
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")
-TYPICAL = {"sgd", "sam", "zosam", "rwp", None, "rigl", "topkast"}  # optimizers and methods that go with all others
+TYPICAL = {"zosam", None, "rigl"}  # an optimizer and methods that go with all others
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
@@ -174,8 +174,8 @@ def nothing_stays_compiled() -> Iterator[None]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`optimizer_name`, `method` (with none) and `sparse_method` run over everything that the package lists.
 
-    Of all pairs, those with one of some typical optimizers or methods are tried every time, the others by
-    `make test-long`. `sam/filter` is SAM in the metric of filters.
+    Of all pairs, those with the typical optimizer or method are tried every time, the others by `make test-long`.
+    `sam/filter` is SAM in the metric of filters.
     """
     scaled = [f"{name}/{scale}" for name, cls in OPTIMIZERS.items() for scale in SCALES if "scale" in settings_of(cls)]
     asked = set(metafunc.fixturenames)

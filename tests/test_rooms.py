@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 import zosam
 
@@ -89,6 +93,16 @@ def test_no_file_name_twice_and_none_too_long():
     assert {p.name for p in files if len(p.read_text().splitlines()) > 300} == set()
 
 
+@pytest.mark.parametrize(
+    "room", ["optim", "sparse", "distributed", "integrations", "kernels", "kernels.operations", "lab"]
+)
+def test_a_room_says_what_each_of_its_modules_is(room):
+    listed = re.findall(r"^(\w+) {2,}\S", importlib.import_module(f"zosam.{room}").__doc__, re.MULTILINE)
+    inside = (SRC / room.replace(".", "/")).iterdir()
+    there = [p.stem for p in inside if p.suffix == ".py" or (p / "__init__.py").exists()]
+    assert sorted(listed) == sorted(name for name in there if name != "__init__")
+
+
 def test_a_training_needs_nothing_that_only_some_systems_have(tmp_path):
     """As on Windows: no fcntl, no SIGCHLD, no folders that can be opened, no space that can be reserved."""
     code = """
@@ -105,7 +119,7 @@ import torch
 from zosam.lab.run import Run, run
 from zosam import files
 files.os = type("Windows", (), {**vars(os), "name": "nt"})
-record = run(Run(epochs=1, batch_size=512, method="rigl:every=1"), sys.argv[1])
+record = run(Run(model="digits_net:width=4", epochs=1, batch_size=512, method="rigl:every=1"), sys.argv[1])
 print(record.last["epoch"])
 """
     done = python(code, str(tmp_path))

@@ -1,5 +1,6 @@
 """The command `zosam`, also `python -m zosam`: it lives in the laboratory, which needs more than the library does."""
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -12,7 +13,14 @@ def main() -> None:
         sys.exit(f"zosam: the command needs {', '.join(missing)}, not installed here: pip install 'zosam[lab]'")
     from zosam.lab.cli import main
 
-    main()
+    try:
+        try:
+            main()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read what we print has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":

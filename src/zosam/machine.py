@@ -7,6 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 
@@ -38,6 +39,11 @@ def _cpu_info(field: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The most precise numbers that a device has: float64, and float32 on Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def double(values: Tensor) -> Tensor:
-    """The values in float64, where the device has it: Apple's GPUs do not, and keep what they have."""
-    return values if values.device.type == "mps" else values.double()
+    """The values in float64, where the device has it."""
+    return values.to(widest(values.device))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from zosam.kernels import accelerate, library, measure, report
+from zosam.kernels import accelerate, choose, report
+from zosam.kernels import build as library
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 LAYERS = {"vgg": [6, 2], "unet": [6, 2, 3], "mobilenet": [14, 1], "convnext": [2, 2], "mixer": [2, 2], "conv1d": [4, 1]}
@@ -32,7 +33,7 @@ def zoo():
 def test_a_network_of_the_zoo(zoo, network, monkeypatch):
     if library.load() is None:
         pytest.skip("no sparse kernels on this machine")
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     torch.manual_seed(0)
     build, shape = zoo.ZOO[network]
     model, x = build(), torch.randn(4, *shape)

@@ -34,7 +34,8 @@ from zosam.lab.train import classification, evaluate
 from zosam.lab.where import Where
 
 DEVICE = torch.device("pretend:0")
-SMALL = Run(epochs=2, method="rigl:every=3", batch_size=360, rho=0.1)  # four steps an epoch
+# four steps an epoch
+SMALL = Run(model="digits_net:width=4", epochs=2, method="rigl:every=3", batch_size=360, rho=0.1)
 RICH = dataclasses.replace(
     SMALL, ema=0.9, clip=1.0, label_smoothing=0.1, nesterov=True, schedule="cosine:warmup=1", diagnostics=True
 )
@@ -225,7 +226,7 @@ def test_an_evaluation_waits_once():
 
 def test_an_epoch_of_sgd_waits_once(tmp_path):
     """And for its evaluation; the rest is what checkpoints read."""
-    what = Run(optimizer="sgd", method="dense", batch_size=180, epochs=1)
+    what = Run(model="digits_net:width=4", optimizer="sgd", method="dense", batch_size=180, epochs=1)
     found = []
     counted(lambda: run(what, tmp_path, device="pretend", tick=lambda done, of: found.append(len(waits))))
     assert found[1] == found[7]  # eight steps

@@ -21,4 +21,4 @@ if __name__ == "__main__":
             (out / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(Run(epochs=2, batch_size=144, method="rigl:every=4"), out, tick=tick)
+    run(Run(model="digits_net:width=4", epochs=2, batch_size=144, method="rigl:every=4"), out, tick=tick)

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zosam import accelerate
 from zosam.distributed.ranks import current
-from zosam.kernels import library
+from zosam.kernels import build
 from zosam.optim import SAM, ZOSAM
 from zosam.sparse import METHODS, Magnitude, RigL
 from zosam.sparse.agreement import MasksDiffer
@@ -112,7 +112,7 @@ def accelerated(fast):
     return trials.numbers(model)
 
 
-@pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
+@pytest.mark.skipif(build.load() is None, reason="no compiled kernels on this machine")
 def test_an_accelerated_model_trains_on_two_ranks(two):
     plain, fast = two(accelerated, False), two(accelerated, True)
     for name, value in plain[0].items():

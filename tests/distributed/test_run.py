@@ -132,7 +132,7 @@ def torchrun(*args):
 
 
 def test_torchrun_trains_and_a_killed_worker_costs_nothing(two, tmp_path):
-    what = Run(epochs=2, batch_size=144, method="rigl:every=4")
+    what = Run(model="digits_net:width=4", epochs=2, batch_size=144, method="rigl:every=4")
     two(trained, what, tmp_path / "straight")
     restarted = torchrun("--max-restarts", 1, Path(__file__).parent / "restart.py", tmp_path / "killed")
     assert restarted.returncode == 0, restarted.stderr

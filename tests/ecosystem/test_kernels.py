@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from zosam.kernels import accelerate, library, measure, report
+from zosam.kernels import accelerate, build, choose, report
 
 transformers = pytest.importorskip("transformers")
 
@@ -25,9 +25,9 @@ def networks():
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("training", [True, False])
 def test_losses_and_gradients(which, training, monkeypatch):
-    if library.load() is None:
+    if build.load() is None:
         pytest.skip("no sparse kernels on this machine")
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     torch.manual_seed(0)
     model, inputs = list(networks())[which]
     model.train(training)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import library, measure
+from zosam.kernels import build, choose
 
 
 class FixedMasks:
@@ -31,14 +31,14 @@ class FixedMasks:
 
 @pytest.fixture(autouse=True)
 def _kernels_exist() -> None:
-    if library.load() is None:
+    if build.load() is None:
         pytest.skip("no sparse kernels on this machine")
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every choice falls on the kernels."""
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
 
 
 @pytest.fixture

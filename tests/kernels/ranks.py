@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from zosam.kernels import accelerate, measure, report
+from zosam.kernels import accelerate, choose, report
 from zosam.optim import ZOSAM
 from zosam.sparse import METHODS, RigL
 
@@ -60,7 +60,7 @@ def train(way: str, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
 def main() -> None:
     rank, world, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.set_num_threads(1)
-    measure.remember = lambda key, measure: 2.0
+    choose.remember = lambda key, measure: 2.0
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     torch.save({way: train(way, rank, world) for way in WAYS}, out)
     dist.destroy_process_group()

@@ -16,25 +16,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from zosam.kernels import library
-from zosam.kernels.library import CONV_BACKWARD
+from zosam.kernels.build import CONV_BACKWARD, Integer, Pointer
+from zosam.kernels.memory import Sink, Source
+from zosam.kernels.operations.index import Index, PixelShape, Shape
+from zosam.kernels.operations.norms import BatchNormCall, LayerNormCall
+from zosam.kernels.operations.pooling import WindowCall
 
-P, N = library.Pointer, library.Integer
+P, N = Pointer, Integer
 CALLS: list[list[Any]] = [  # what each call is given, by its number
-    [library.Shape, library.Source, library.Index, P, library.Sink, N, N],
-    [library.Shape, library.Source, library.Source, library.Index, library.Index, P, P, library.Sink, P, P, N, N],
-    [N, N, N, N, library.Source, library.Sink, P, N, N, N, N],
+    [Shape, Source, Index, P, Sink, N, N],
+    [Shape, Source, Source, Index, Index, P, P, Sink, P, P, N, N],
+    [N, N, N, N, Source, Sink, P, N, N, N, N],
     [P, P, *[N] * 11],
-    [library.BatchNorm, P],
-    [library.BatchNorm, P, P, P],
-    [library.LayerNorm, N],
-    [library.PixelShape, library.Source, library.Index, P, library.Sink, N],
+    [BatchNormCall, P],
+    [BatchNormCall, P, P, P],
+    [LayerNormCall, N],
+    [PixelShape, Source, Index, P, Sink, N],
     [P, P, *[N] * 11],
-    [*[N] * 6, library.Source, P],
-    [library.Window, N],
-    [library.Window, N, N],
+    [*[N] * 6, Source, P],
+    [WindowCall, N],
+    [WindowCall, N, N],
 ]
-INSIDE = {"gradient": library.Source, "source": library.Source, "sink": library.Sink}  # structures in others
+INSIDE = {"gradient": Source, "source": Source, "sink": Sink}  # structures in others
 
 
 @dataclass
@@ -128,7 +131,7 @@ def _record(number: int, arguments: list[int], tensors: list[torch.Tensor]) -> C
         found[address] = Block(address, count * ctypes.sizeof(kind), False)
         for member in (kind * count).from_address(address):
             for field_name, kind in getattr(member, "_fields_", []):
-                if kind is library.Pointer and getattr(member, field_name):
+                if kind is Pointer and getattr(member, field_name):
                     pointers.append(ctypes.addressof(member) + getattr(type(member), field_name).offset)
                     lead(getattr(member, field_name), field_name)
 
@@ -142,7 +145,7 @@ def _record(number: int, arguments: list[int], tensors: list[torch.Tensor]) -> C
     given: list[tuple[int, int]] = []
     for place, (value, kind) in enumerate(zip(arguments, CALLS[number], strict=True)):
         if value and (number, place) in {(CONV_BACKWARD, 4), (CONV_BACKWARD, 5)}:  # one for each parity
-            structures(kind if place == 4 else N, value, library.Shape.from_address(arguments[0]).stride ** 2)
+            structures(kind if place == 4 else N, value, Shape.from_address(arguments[0]).stride ** 2)
         elif value and kind is P:
             lead(value)
         elif value and kind is not N:

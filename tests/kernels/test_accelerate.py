@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zosam.kernels import accelerate, choices, library, measure, report, restore, torch_parts
+from zosam.kernels import accelerate, choices, choose, report, restore
+from zosam.kernels import build as library
 from zosam.lab.models import digits_net
 from zosam.optim import SAM, ZOSAM, Pair
 from zosam.sparse import RigL
@@ -187,7 +188,7 @@ def test_gradients_of_candidates_without_a_dense_one(always: None, masks: Any, m
     accelerate(model, sparse, x)
     wanted = {n: m | (torch.rand(m.shape) < 0.3) for n, m in sparse.masks.items()}
     sparse.gradient_wanted = wanted.__getitem__
-    monkeypatch.setattr(torch_parts, "_torch_backward", lambda *_: pytest.fail("a dense gradient"))
+    monkeypatch.setattr("zosam.kernels.operations.dense.torch_backward", lambda *_: pytest.fail("a dense gradient"))
     for dense in (True, False, True):
         model.zero_grad()
         sparse.dense_next = dense
@@ -210,7 +211,9 @@ def test_growing_among_candidates_on_the_kernels(always: None, share: float, mon
         if fast:
             accelerate(model, sparse, x)
             assert sparse_way(model)
-            monkeypatch.setattr(torch_parts, "_torch_backward", lambda *_: pytest.fail("a dense gradient"))
+            monkeypatch.setattr(
+                "zosam.kernels.operations.dense.torch_backward", lambda *_: pytest.fail("a dense gradient")
+            )
         for _ in range(3):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
@@ -254,7 +257,7 @@ def test_same_bits_for_the_same_threads(always: None, masks: Any) -> None:
 
 FORK = """
 import os, torch
-from zosam.kernels import library
+from zosam.kernels import build as library
 
 lib, x = library.load(), torch.randn(64, 3, 4, 4)
 
@@ -441,7 +444,7 @@ def test_torch_is_handed_the_layout_that_the_user_gave(
 ) -> None:
     """Some convolutions write past their memory in channels_last: 1 x 1 with stride 2 and odd channels; dilated."""
     if dense:  # layers that torch computes inside a region
-        monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
+        monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
     torch.manual_seed(0)
     first = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 1, 2)]
     model = nn.Sequential(*first, nn.Tanh(), delicate, nn.Tanh(), nn.Conv2d(delicate.out_channels, 6, 3), nn.ReLU())

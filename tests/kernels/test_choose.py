@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.kernels import accelerate, choices, choose, measure, report, restore
+from zosam.kernels import accelerate, choices, choose, report, restore
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(measure, "_known", {})
+    monkeypatch.setattr(choose, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(choose, "_known", {})
 
 
 def model() -> nn.Module:
@@ -30,19 +30,19 @@ def test_measurements_are_made_once(masks: Any, tmp_path: Path, monkeypatch: pyt
     net = model()
     sparse = masks(net, 0.9)
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
-    known = dict(measure._known)
+    known = dict(choose._known)
     assert len(known) == 8  # two layers, the region and the model, with backward and without
-    monkeypatch.setattr(measure, "ratio", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(choose, "ratio", lambda *_: pytest.fail("measured again"))
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
-    measure._known.clear()  # another process
+    choose._known.clear()  # another process
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
-    assert measure._known == known
-    measure.forget()
+    assert choose._known == known
+    choose.forget()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_region_that_loses_runs_as_before(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.9)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.9)
     net = model()
     x = torch.randn(32, 4, 8, 8)
     expected = net.eval()(x)
@@ -55,7 +55,7 @@ def test_a_broken_cache_is_ignored(masks: Any, tmp_path: Path) -> None:
     (tmp_path / "choices.json").write_text("{broken")
     net = model()
     accelerate(net, masks(net, 0.9), torch.randn(32, 4, 8, 8))
-    assert len(measure._known) == 8
+    assert len(choose._known) == 8
 
 
 def timings(fast: str) -> Any:
@@ -80,14 +80,14 @@ def test_choices_are_done_again_without_measuring(masks: Any, monkeypatch: pytes
     net, x = model().eval(), torch.randn(32, 4, 8, 8)
     sparse = masks(net, 0.9)
     before = copy.deepcopy(net.state_dict())
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     accelerate(net, sparse, x)
     first, chosen, bits = ways(net), json.loads(json.dumps(choices(net))), sums(net, x)
-    monkeypatch.setattr(measure, "remember", timings(" layer "))
+    monkeypatch.setattr(choose, "remember", timings(" layer "))
     accelerate(net, sparse, x)
     assert ways(net) != first
     assert any(not torch.equal(a, b) for a, b in zip(bits, sums(net, x), strict=True))
-    monkeypatch.setattr(measure, "remember", lambda key, measure: pytest.fail("measured again"))
+    monkeypatch.setattr(choose, "remember", lambda key, measure: pytest.fail("measured again"))
     accelerate(net, sparse, x, chosen)
     assert ways(net) == first
     assert choices(net) == chosen
@@ -99,16 +99,16 @@ def test_choices_are_done_again_without_measuring(masks: Any, monkeypatch: pytes
 def test_a_choice_against_the_kernels_is_kept_too(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = model(), torch.randn(32, 4, 8, 8)
     sparse = masks(net, 0.9)
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5)
     chosen = choices(accelerate(net, sparse, x))
     assert list(chosen[""].values()) == [None, None]
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     assert "layers sparse" not in report(accelerate(net, sparse, x, chosen))
 
 
 def test_regions_that_choices_do_not_know_are_measured(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = model(), torch.randn(32, 4, 8, 8)
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     accelerate(net, masks(net, 0.9), x, {"": {"another to one": None}, "gone": {}})
     assert "2 of 2 layers sparse" in report(net)
 
@@ -130,7 +130,7 @@ def test_a_batch_size_far_from_all_others_is_measured_when_it_comes(
         asked.append(int(key.rpartition(" ")[2]))
         return 0.5 if asked[-1] <= 8 else 2.0
 
-    monkeypatch.setattr(measure, "remember", remembered)
+    monkeypatch.setattr(choose, "remember", remembered)
     net, x = model(), torch.randn(32, 4, 8, 8)
     sparse = masks(net, 0.9)
     accelerate(net, sparse, x)
@@ -150,13 +150,13 @@ def test_a_batch_size_far_from_all_others_is_measured_when_it_comes(
     net(x[:4])  # torch's way has nothing around it
     monkeypatch.undo()
     chosen = choices(net)
-    monkeypatch.setattr(measure, "remember", lambda key, measure: pytest.fail("measured again"))
+    monkeypatch.setattr(choose, "remember", lambda key, measure: pytest.fail("measured again"))
     accelerate(net, sparse, x, chosen)
     net(x[:1])  # given choices are all there is
 
 
 def test_a_model_that_does_not_gain_as_a_whole_runs_as_before(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.9 if " whole " in key else 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.9 if " whole " in key else 2.0)
     net = model()
     sparse = masks(net, 0.9)
     accelerate(net, sparse, torch.randn(32, 4, 8, 8))
@@ -165,7 +165,7 @@ def test_a_model_that_does_not_gain_as_a_whole_runs_as_before(masks: Any, monkey
 
 
 def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     net = nn.Sequential(model(), nn.ConvTranspose2d(8, 4, 2, 2))
     sparse = masks(net, 0.9)
     sparse.masks["1.weight"] = torch.rand(8, 4, 2, 2) < 0.1
@@ -175,7 +175,7 @@ def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPat
             "accelerate: 2 of 3 sparse layers on the kernels; 2.0 times as fast in training at batch 32, 2.0 times"
             " as fast in evaluation at batch 32; not 1: ConvTranspose2d runs in torch"
         )
-        monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5)
+        monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5)
         accelerate(net, sparse, torch.randn(32, 4, 8, 8))
         assert caplog.messages[-1].startswith(
             "accelerate: nothing gains, the model runs as before; not 0.0, 0.3: torch is"

@@ -48,7 +48,7 @@ def test_convolution(
     width: int, kernel: int, stride: int, shift: int, sparsity: float, bias: bool, last: bool, seed: int, band: int,
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
-    monkeypatch.setattr("zosam.kernels.index.BAND_BYTES", band)
+    monkeypatch.setattr("zosam.kernels.operations.index.BAND_BYTES", band)
     pad = min(shift, kernel - 1)
     if min(height, width) + 2 * pad < kernel:
         return
@@ -72,7 +72,7 @@ def test_whole_networks(always: None, masks: Any, batch: int, size: tuple[int, i
 
 
 def test_layers_that_torch_computes_inside(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zosam.kernels.measure.remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
+    monkeypatch.setattr("zosam.kernels.choose.remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
     torch.manual_seed(0)
     model = digits_net().eval()
     agrees(model, masks(model, 0.9), torch.randn(1, 1, 8, 8))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zosam.kernels import accelerate, measure, report
+from zosam.kernels import accelerate, choose, report
 
 from .exact import QUICK, agree
 
@@ -148,7 +148,7 @@ def test_a_mean_far_from_zero_costs_no_digits(always: None, masks: Any) -> None:
 
 
 def test_layers_kept_dense_inside_a_region(monkeypatch: pytest.MonkeyPatch, masks: Any) -> None:
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
     model = Net(Basic, pool=True)
     agree(model, masks(model, 0.5), torch.randn(9, 2, 8, 8))
     assert "0 of 8 layers sparse" in report(model)

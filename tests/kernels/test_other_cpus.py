@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zosam.kernels import accelerate, build, library, measure
+from zosam.kernels import accelerate, build, choose
 from zosam.lab.models import digits_net
 from zosam.lab.models.deit import Layer
 from zosam.lab.models.resnet_cifar import CifarResNet
@@ -45,7 +45,7 @@ class Skips(nn.Module):
 def networks() -> Iterator[tuple[nn.Module, Tensor]]:
     """Strides 1 and 2, batch norm, residuals with and without weights, ReLU, GELU, layer norm, linear, pooling."""
     torch.manual_seed(0)
-    yield digits_net(), torch.randn(11, 1, 8, 8)
+    yield digits_net(width=8), torch.randn(11, 1, 8, 8)
     yield CifarResNet(8, 4, 3, zero_pad=True), torch.randn(6, 3, 9, 7)
     yield nn.Sequential(Layer(12, 2, 0.0), Layer(12, 2, 0.0)), torch.randn(3, 7, 12)
     yield Skips(), torch.randn(5, 2, 8, 6)
@@ -59,10 +59,10 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
         pytest.skip("no C compiler")
     path = build.compile_library("portable", tmp_path_factory.mktemp("portable"))
     with pytest.MonkeyPatch.context() as patch:
-        lib: Any = library.Library(path, "given")
+        lib: Any = build.Library(path, "given")
         lib.c = Recorder(lib.c)
-        patch.setattr(library, "load", lambda: lib)
-        patch.setattr(measure, "remember", lambda key, measure: 2.0)
+        patch.setattr(build, "load", lambda: lib)
+        patch.setattr(choose, "remember", lambda key, measure: 2.0)
         before = torch.get_num_threads()
         try:
             for threads, (model, x) in enumerate(networks(), 1):
@@ -79,11 +79,12 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_same_results(calls: list[Call], machine: str, tmp_path: Path) -> None:
+def test_the_same_results(request: pytest.FixtureRequest, machine: str, tmp_path: Path) -> None:
     compiler, runner = MACHINES[machine]
     for tool in (compiler[0], *runner):
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool}")
+    calls: list[Call] = request.getfixturevalue("calls")  # recorded only where it is replayed
     program = tmp_path / "replay"
     source = [f'-DSOURCE="{build.SOURCE}"', str(Path(__file__).with_name("replay.c"))]
     subprocess.run([*compiler, *build.FLAGS, "-pthread", *source, "-o", str(program), "-lm"], check=True)

@@ -32,6 +32,21 @@ def test_a_shortcut_without_weights_does_not_cut() -> None:
     assert kinds[0][1].count("pad_channels") == 2
 
 
+class Named(nn.Module):
+    """Inputs are given by name, as all else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mean(input=F.max_pool2d(input=self.conv(x), kernel_size=2), dim=(2, 3))
+
+
+def test_a_call_may_give_its_input_by_name() -> None:
+    assert [steps for _, steps in found(Named())] == [["conv", "window", "pool"]]
+
+
 class Thin(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zosam.kernels import accelerate, choices, measure, report, restore
+from zosam.kernels import accelerate, choices, choose, report, restore
 from zosam.lab.models import digits_net
 from zosam.sparse import METHODS
 
@@ -97,7 +97,7 @@ def test_a_dense_model_is_told_so() -> None:
 def test_choices_by_batch_size(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch wins for one picture here, the kernels for many; a size near one goes its way, others are measured."""
     model, _ = trained(masks)
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 0.5 if key.endswith("images 1") else 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5 if key.endswith("images 1") else 2.0)
     sizes = [torch.randn(n, 1, 8, 8) for n in (1, 64)]
     accelerate(model, example=sizes)
     assert {key.rpartition(" ")[2]: value for key, value in choices(model)[""].items()} == {"1": None, "64": []}

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.lab.clipping import clip_gradients
-from zosam.optim import SAM, SGD, ZOSAM
+from zosam.optim import SAM, ZOSAM, Unperturbed
 from zosam.sparse import Magnitude, RigL
 
 X, Y = torch.randn(32, 6, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
@@ -69,7 +69,7 @@ def test_sam_with_masks_written_out(rho):
 def test_the_gradient_of_pruned_weights_does_not_count():
     """A mask that leaves little: measured with the rest, the gradient would be clipped far shorter."""
     model = net()
-    optimizer = SGD(base(model))
+    optimizer = Unperturbed(base(model))
     Magnitude(model, optimizer, 0.8, budget="uniform")
     clip_gradients(optimizer, 1e-3)
     seen = []
@@ -102,7 +102,7 @@ def test_steps_that_only_move_masks_have_nothing_to_clip():
 
 def test_it_can_be_taken_back_and_refuses_nonsense():
     model = net()
-    optimizer = SGD(base(model))
+    optimizer = Unperturbed(base(model))
     clip_gradients(optimizer, 1e-3).remove()
     optimizer.step(lambda: loss_of(model))
     assert length([p.grad for p in model.parameters()]) > 0.01

@@ -16,7 +16,7 @@ from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.lab.where import Where
 
-TINY = Run(epochs=1, batch_size=1000, method="dense", optimizer="sgd")
+TINY = Run(model="digits_net:width=4", epochs=1, batch_size=1000, method="dense", optimizer="sgd")
 RANKS = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 
 
@@ -115,7 +115,7 @@ def test_a_compiled_run_is_the_plain_one_up_to_rounding(tmp_path, monkeypatch):
     monkeypatch.setattr(
         torch.nn.Module, "compile", lambda self: (compiled.append(type(self).__name__), own(self, backend="eager"))
     )
-    what = Run(epochs=1, batch_size=500, method="rigl:every=2")
+    what = Run(model="digits_net:width=4", epochs=1, batch_size=500, method="rigl:every=2")
     plain, fast = run(what, tmp_path / "plain"), run(what, tmp_path / "fast", compile=True)
     assert compiled == ["DigitsNet"]
     assert fast.last["train_loss"] == pytest.approx(plain.last["train_loss"], rel=1e-3)

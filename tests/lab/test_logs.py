@@ -14,7 +14,8 @@ from zosam.lab import logs
 from zosam.lab.run import Run, run
 from zosam.lab.watching import Watching
 
-SMALL = Run(epochs=3, method="rigl:every=5", batch_size=256, optimizer="sgd")  # six steps in an epoch
+# six steps in an epoch
+SMALL = Run(model="digits_net:width=4", epochs=3, method="rigl:every=5", batch_size=256, optimizer="sgd")
 TIMES = {"seconds", "cpu_seconds", "images_per_second"}
 
 

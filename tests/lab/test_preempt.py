@@ -16,7 +16,14 @@ from zosam.lab import checkpoints
 from zosam.lab.preempt import Preempted, stoppable
 from zosam.lab.run import Run, run
 
-SMALL = Run(epochs=2, method="set:every=4", batch_size=256, optimizer="looksam:k=3", diagnostics=True)
+SMALL = Run(
+    model="digits_net:width=4",
+    epochs=2,
+    method="set:every=4",
+    batch_size=256,
+    optimizer="looksam:k=3",
+    diagnostics=True,
+)
 EPOCH = 6
 
 

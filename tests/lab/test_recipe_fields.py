@@ -18,7 +18,8 @@ from zosam.lab.models import MODELS, build
 from zosam.lab.run import Run, run
 from zosam.optim import Central
 
-SMALL = Run(epochs=3, batch_size=256, method="rigl:every=3", optimizer="sam", sparsity=0.8)
+NET = "digits_net:width=4"
+SMALL = Run(model=NET, epochs=3, batch_size=256, method="rigl:every=3", optimizer="sam", sparsity=0.8)
 FULL = dataclasses.replace(
     SMALL, schedule="cosine:warmup=1,warmup_lr=0.01,minimum=0.01,cooldown=1", nesterov=True, weight_decay_on="weights",
     clip=0.5, label_smoothing=0.1, ema=0.9, rho="linear:start=0.1,end=0.0",
@@ -61,7 +62,7 @@ def test_with_every_field_on_a_broken_run_goes_on_bit_for_bit(monkeypatch, tmp_p
 
 def test_a_whole_run_written_out(tmp_path):
     """Plain torch, step by step: warm-up and cosine, Nesterov, decay on weights only, clipping, smoothing, average."""
-    what = dataclasses.replace(FULL, method="dense", optimizer="sgd", rho=None)
+    what = dataclasses.replace(FULL, method="dense", optimizer="sgd", rho=None, sparsity=0)
     record = run(what, tmp_path)
     torch.manual_seed(what.seed)
     source = load_data(what)
@@ -123,7 +124,7 @@ def test_after_a_rewind_the_average_begins_anew(tmp_path):
         return optimizer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zosam.lab.attempt.build_optimizer", spy)
+        patch.setattr("zosam.lab.assemble.build_optimizer", spy)
         record = run(what, tmp_path)
     average = load_file(record.path / "ema.safetensors")
     name, mask = next(iter(record.masks().items()))
@@ -148,7 +149,7 @@ def test_length_stretches_epochs_schedule_and_mask_updates():
 
 def test_mask_updates_end_later_in_a_longer_training():
     for length in (1, 5):
-        what = Run(epochs=2, length=length, batch_size=256)
+        what = Run(model=NET, epochs=2, length=length, batch_size=256)
         source = load_data(what)
         steps = what.epochs * len(source.train)
         model = build(what.model, source.classes)
@@ -187,7 +188,7 @@ def test_a_rho_schedule_goes_back_where_the_training_does(tmp_path):
         return optimizer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zosam.lab.attempt.build_optimizer", spy)
+        patch.setattr("zosam.lab.assemble.build_optimizer", spy)
         run(what, tmp_path)
     steps = 2 * len(load_data(what).train)
     line = [0.2 * (1 - step / steps) for step in range(steps)]

@@ -23,7 +23,7 @@ from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 
-SMALL = Run(epochs=3, method="rigl:every=5", batch_size=256, optimizer="zosam", rho=0.1)
+SMALL = Run(model="digits_net:width=4", epochs=3, method="rigl:every=5", batch_size=256, optimizer="zosam", rho=0.1)
 
 
 def weights(path):
@@ -50,6 +50,7 @@ def test_equal_trainings_have_equal_addresses():
         ({"method": "rigl"}, {"method": "rigl:budget=erk,drop_fraction=0.3"}),
         ({"optimizer": "looksam"}, {"optimizer": "looksam:k=5,alpha=0.7", "rho": 0.05}),
         ({"optimizer": "asam"}, {"optimizer": "asam", "rho": 0.5}),
+        ({"optimizer": "rwp"}, {"optimizer": "rwp", "rho": 0.2}),
         ({"optimizer": "sgd"}, {"optimizer": "sgd", "rho": 0.1}),
         ({"method": "dense"}, {"method": "dense", "sparsity": 0.5}),
         ({"optimizer": "zosam"}, {"optimizer": "zosam:probe=gaussian(1),decide=central(batch_fraction=1)"}),
@@ -87,6 +88,17 @@ def test_the_address_is_the_hash_of_the_whole_description_and_its_schema():
             Run.read(what.description | change)
     with pytest.raises(ValueError, match="describes no run: epochs cannot be right"):
         Run.read({k: v for k, v in what.description.items() if k != "epochs"})
+
+
+def test_noise_by_sigma_has_no_rho_and_climbs_where_it_is_told():
+    what = Run(optimizer="rwp:sigma=0.01", perturb_on="norms")
+    assert "rho" not in what.description
+    assert what.description["perturb_on"] == "norms"
+
+
+def test_addresses_stay():
+    assert Run().key == "f06e86c7a6f0"
+    assert Run(optimizer="sgd").folder == "digits-digits_net-rigl90-sgd-5badad151667"
 
 
 def test_every_choice_can_be_read_back():
@@ -141,6 +153,8 @@ def test_everything_may_be_of_ones_own(tmp_path, monkeypatch):
         Run(**fields | {"optimizer": "mine_own:Climb:half=true"}, rho=0.001)
     with pytest.raises(ValueError, match="width must be a whole number"):
         Run(model="mine_own:net:width=wide")
+    with pytest.raises(ValueError, match="no network is mine_own:net:width=-3"):
+        Run(model="mine_own:net:width=-3")
     with pytest.raises(ValueError, match="needs in_features"):
         Run(optimizer="torch.nn:Linear:out_features=3")
 
@@ -178,13 +192,42 @@ def test_everything_may_be_of_ones_own(tmp_path, monkeypatch):
         ({"model": "wrn:depth=11"}, "depth"),
         ({"model": "wrn:depth=600000004"}, "absurdly large"),
         ({"model": "resnet20:stem_stride=two"}, "whole number"),
+        ({"model": "resnet20:width=0"}, "whole numbers must be 1 or more"),
         ({"data": "cifar10:validaton=3"}, "did you mean 'validation'"),
+        ({"data": "cifar10:validation=60000"}, "validation must be 0 to 49999 pictures"),
+        ({"data": "cifar100:validation=5000,train=45001"}, "train must be 1 to 45000 pictures"),
+        ({"data": "cifar10:augment=false,cutout=8"}, "augment is false: leave out one or the other"),
+        ({"data": "cifar10:cutout=33"}, "cutout must be 0 to 32 pixels"),
+        ({"data": "cifar10c:corruption=fogg"}, "did you mean 'fog'"),
+        ({"data": "cifar10c:severity=6"}, "severity must be 1 to 5"),
+        ({"data": "imagenet:augment=dait"}, "did you mean 'deit'"),
+        ({"data": "folder:image_size=0"}, "image_size must be 1 to 4,096 pixels"),
+        ({"schedule": "cosine:warmup_lr=0.01"}, "has no effect without a warm-up"),
         ({"optimizer": 3}, "optimizer must be text"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         Run(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method": "dense", "sparsity": 0.5}, "sparsity=0.5 has no effect, for dense has no masks: leave it out"),
+        ({"optimizer": "sgd", "rho": 0.1}, "rho=0.1 has no effect, for sgd perturbs nothing: leave it out"),
+        ({"optimizer": "sgd", "rho": "late:0.9,0.1"}, "rho=late:.* has no effect"),
+        ({"optimizer": "sgd", "perturb_on": "norms"}, "perturb_on=norms has no effect"),
+        ({"weight_decay": 0.0, "weight_decay_on": "weights"}, "weight_decay_on=weights has no effect"),
+    ],
+)
+def test_what_has_no_effect_is_not_trained(fields, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        run(Run(**fields), tmp_path / "runs")
+    assert not any(tmp_path.iterdir())
+    plain = Run(**fields).stripped()
+    assert plain == Run(**fields)
+    assert plain.written() == {k: v for k, v in Run(**fields).written().items() if k not in plain.idle}
 
 
 def test_nothing_is_loaded_to_refuse_nonsense():
@@ -251,8 +294,8 @@ def interrupted(what, root, at, **where):
         SMALL,
         dataclasses.replace(SMALL, optimizer="looksam:k=3", base="adamw", lr=1e-3),
         dataclasses.replace(SMALL, method="snip", optimizer="sam"),
-        dataclasses.replace(SMALL, method="dense", optimizer="sgd"),
-        dataclasses.replace(SMALL, epochs=2, method="lth:levels=2,rewind=2", optimizer="sgd"),
+        dataclasses.replace(SMALL, method="dense", optimizer="sgd", rho=None),
+        dataclasses.replace(SMALL, epochs=2, method="lth:levels=2,rewind=2", optimizer="sgd", rho=None),
     ],
     ids=lambda w: f"{w.method}-{w.optimizer}",
 )

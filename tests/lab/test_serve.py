@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import zosam
-from zosam.kernels import accelerate, measure, report
+from zosam.kernels import accelerate, choose, report
 from zosam.lab.models import digits_net
 from zosam.lab.run import Run, run
 from zosam.lab.serve import bench, serve_bench
@@ -20,7 +20,7 @@ from zosam.sparse.save import export
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "remember", lambda key, measure: 2.0)
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
 
 
 def pruned() -> nn.Module:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from zosam.lab.data import Tensors
 from zosam.lab.train import evaluate, fit
-from zosam.optim import SGD, ZOSAM
+from zosam.optim import ZOSAM, Unperturbed
 
 
 def setting(n=10, batch_size=4):
@@ -24,7 +24,7 @@ def test_it_is_plain_training():
     model, train, test = setting()
     twin = nn.Linear(3, 2)
     twin.load_state_dict(model.state_dict())
-    optimizer = SGD(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9))
+    optimizer = Unperturbed(torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9))
     base = torch.optim.SGD(twin.parameters(), lr=0.5, momentum=0.9)
     records = list(fit(model, optimizer, train, test, steps=6, schedule=lambda epoch: 0.5 * (1 - epoch / 2)))
     for t in range(6):
@@ -44,7 +44,7 @@ def test_it_is_plain_training():
 
 def test_waiting_is_time_but_no_computing():
     model, train, test = setting()
-    optimizer = SGD(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = Unperturbed(torch.optim.SGD(model.parameters(), lr=0.1))
     original = optimizer.step
     optimizer.step = lambda closure: (time.sleep(0.1), original(closure))[1]
     last = list(fit(model, optimizer, train, test, steps=3))[-1]

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam import accelerate
-from zosam.kernels import library, measure
+from zosam.kernels import build, choose
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS, ZOSAM, Pair
 from zosam.sparse import RigL
 
-kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels on this machine")
+kernels = pytest.mark.skipif(build.load() is None, reason="no compiled kernels on this machine")
 
 
 def train(make, fast):
@@ -65,7 +65,7 @@ def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeyp
             raise Stop
 
     def timings(ratio):  # of dense to sparse
-        monkeypatch.setattr(measure, "remember", lambda key, measure: ratio)
+        monkeypatch.setattr(choose, "remember", lambda key, measure: ratio)
 
     timings(2.0)
     weights.append(run(what, tmp_path / "whole", accelerate=True).load().state_dict())
@@ -77,4 +77,4 @@ def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeyp
     assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))
     ran = [read_record(tmp_path / name / what.folder)["made_with"]["kernels"] for name in ("resumed", "other")]
-    assert ran == [library.load().variant, "none"]
+    assert ran == [build.load().variant, "none"]

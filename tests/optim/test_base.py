@@ -15,10 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.names import fitting
-from zosam.optim import OPTIMIZERS, SAM, SGD, ZOSAM, LookSAM, SharpnessAware, schedules
-from zosam.optim.active import mask_of, set_mask
+from zosam.optim import OPTIMIZERS, SAM, ZOSAM, LookSAM, SharpnessAware, Unperturbed, schedules
 from zosam.optim.passes import NoBackward
-from zosam.optim.vector import ActiveWeights
+from zosam.optim.vector import ActiveWeights, mask_of, set_mask
 
 
 def made(name, base, **settings):
@@ -248,7 +247,7 @@ def test_a_probe_that_overflows_is_refused_in_both_forms():
 
 def test_a_second_wrapper_has_its_own_rho_and_none_wraps_another():
     base = sgd(net())
-    SGD(base)
+    Unperturbed(base)
     assert ZOSAM(base, rho=0.5).rhos() == [0.5]
     with pytest.raises(TypeError, match="wraps an optimizer"):
         SAM(SAM(base))
@@ -666,4 +665,4 @@ def test_rho_follows_the_learning_rate():
 
 
 def test_sgd_costs_one_pass():
-    assert SGD(sgd(net())).passes_per_step() == {"forward": 1.0, "backward": 1.0}
+    assert Unperturbed(sgd(net())).passes_per_step() == {"forward": 1.0, "backward": 1.0}

@@ -13,7 +13,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.names import fitting
-from zosam.optim import GSAM, OPTIMIZERS, RWP, SAM, SGD, ZOSAM, LookSAM, Pair, RandomSAM, SharpnessAware, schedules
+from zosam.optim import (
+    GSAM,
+    OPTIMIZERS,
+    RWP,
+    SAM,
+    ZOSAM,
+    LookSAM,
+    Pair,
+    RandomSAM,
+    SharpnessAware,
+    Unperturbed,
+    schedules,
+)
 
 X, Y = torch.randn(16, 5, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 3
 
@@ -128,7 +140,7 @@ def test_a_wrapper_that_never_climbs_says_so_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bare(optimizer, model, 3)
-        bare(SGD(sgd(model)), model, 3)
+        bare(Unperturbed(sgd(model)), model, 3)
         bare(SAM(sgd(model), rho=0.0), model, 3)
 
 

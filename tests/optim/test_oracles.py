@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, SGD, ZOSAM, Central, Coordinates, LookSAM
+from zosam.optim import ASAM, ESAM, GSAM, MSAM, S2SAM, SAM, ZOSAM, Central, Coordinates, LookSAM, Unperturbed
 
 LR, MOMENTUM, DECAY, RHO, STEPS = 0.05, 0.9, 0.01, 0.3, 7
 
@@ -84,7 +84,9 @@ PROBLEMS = pytest.mark.parametrize("problem", [Quadratic(), Network()], ids=["qu
 
 @PROBLEMS
 def test_sgd(problem):
-    np.testing.assert_allclose(run(problem, SGD), train(problem, lambda t, w, v: problem.gradient(w)), rtol=1e-10)
+    np.testing.assert_allclose(
+        run(problem, Unperturbed), train(problem, lambda t, w, v: problem.gradient(w)), rtol=1e-10
+    )
 
 
 @PROBLEMS

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.nn import functional as F
 
 from zosam.optim import OPTIMIZERS, SAM, ZOSAM, LookSAM
-from zosam.optim.active import mask_of
+from zosam.optim.vector import mask_of
 from zosam.sparse import GMP, SET, RigL, TopKAST
 
 BASES = {
@@ -231,4 +231,4 @@ def test_two_methods_on_different_weights_both_travel():
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_the_state_names_the_method(name):
     optimizer = OPTIMIZERS[name](torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1, momentum=0.9))
-    assert optimizer.state_dict()["state"][0]["sharpness_aware"]["method"] == type(optimizer).__name__
+    assert optimizer.state_dict()["state"][0]["sharpness_aware"]["method"] == optimizer.method()

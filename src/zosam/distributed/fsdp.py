@@ -34,11 +34,6 @@ def local(tensor: Tensor) -> Tensor:
     return part
 
 
-def local_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`local` of each."""
-    return [local(t) for t in tensors] if any_sharded(tensors) else list(tensors)
-
-
 def whole(tensor: Tensor) -> Tensor:
     """The tensor with the parts of all ranks, which all must ask for it; a plain one is whole."""
     if not is_sharded(tensor):

@@ -1,6 +1,6 @@
 """The other processes of a training: who they are, and what they agree on.
 
-All that this package says to `torch.distributed` is in this file and in `parallel.py`. Gradients are averaged by the
+All that this package says to `torch.distributed` is in this room. Gradients are averaged by the
 module that computes them, DistributedDataParallel or fully_shard; the optimizers exchange numbers.
 """
 
@@ -96,12 +96,14 @@ class Ranks:
 
 ALONE = Ranks()
 _everybody = ALONE
+# whether this process has joined others: torch's own answer, for those who ask in every step
+joins_others: Callable[[], bool] = dist.is_initialized if dist.is_available() else bool
 
 
 def current() -> Ranks:
     """All processes of the default group, if there is one; else this process alone."""
     global _everybody
-    if not (dist.is_available() and dist.is_initialized()):
+    if not joins_others():
         return ALONE
     if _everybody.group is not dist.group.WORLD:
         _everybody = Ranks(dist.group.WORLD)

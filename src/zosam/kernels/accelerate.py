@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from . import library
-from .choose import Choices, kept_buffers
-from .dispatch import Dispatcher, Inputs, in_order
-from .layers import Layers, Masks
-from .summary import summary
-from .trace import trace
+from . import build
+from .choose import Choices
+from .dispatch import Dispatcher
+from .regions import Layers, Masks
+from .trace import Example, entry_points, why_not
 
-Example = Tensor | Mapping[str, Tensor]
 log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
 
@@ -53,7 +48,7 @@ def accelerate(
     _refuse_compiled(model)
     _check(choices)
     restore(model)
-    lib = library.load()
+    lib = build.load()
     if lib is None:
         return model
     examples = [example] if isinstance(example, Tensor | Mapping) else list(example or ())
@@ -68,13 +63,13 @@ def accelerate(
         return model
     names = {module: name for name, module in model.named_modules()}
     _chosen[model] = {name: dict(regions) for name, regions in (choices or {}).items()}
-    for module, inputs in _entry_points(model, examples):
+    for module, inputs in entry_points(model, examples):
         if layers.any_sparse(module):
             own = _chosen[model].setdefault(names[module], {})
             dispatcher = Dispatcher(module, layers, inputs, own, measures=choices is None)
             if dispatcher.gains():
                 module.forward = dispatcher
-    gains, told = summary(model, layers)
+    gains, told = _summary(model, layers)
     log.log(logging.INFO if gains else logging.WARNING, "accelerate: %s", told)
     return model
 
@@ -89,7 +84,7 @@ def choices(model: nn.Module) -> dict[str, Choices]:
 
 def in_use(model: nn.Module) -> str | None:
     """The build of the kernels that some of the model runs on, such as "x86-64-v4"; None if all of it runs on torch."""
-    lib = library.load() if any(isinstance(m.__dict__.get("forward"), Dispatcher) for m in model.modules()) else None
+    lib = build.load() if any(isinstance(m.__dict__.get("forward"), Dispatcher) for m in model.modules()) else None
     return None if lib is None else lib.variant
 
 
@@ -132,37 +127,67 @@ def restore(model: nn.Module) -> nn.Module:
     return model
 
 
-def _entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn.Module, Inputs]]:
-    """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
-    names = list(inspect.signature(model.forward).parameters)
-    given: Inputs = [in_order(names, (), e) if isinstance(e, Mapping) else (e,) for e in examples]
-    whole = all(not isinstance(e, Mapping) or len(args) == len(e) for e, args in zip(examples, given, strict=True))
-    if whole and trace(model, len(given[0])) is not None:
-        return [(model, given)]
-    seen: dict[nn.Module, Inputs] = {}
+# --- what runs where --------------------------------------------------------------------------------------------------
 
-    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        named = [x for x in kwargs.values() if isinstance(x, Tensor)]  # such calls are left alone
-        seen.setdefault(module, []).append((*args, *([None] if named else [])))
 
-    hooks = [m.register_forward_pre_hook(see, with_kwargs=True) for m in model.modules()]
-    try:
-        with torch.no_grad(), kept_buffers(model), torch.random.fork_rng(devices=[]):
-            for example in examples:
-                model(**example) if isinstance(example, Mapping) else model(example)
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _dispatchers(model: nn.Module) -> dict[str, Dispatcher]:
+    found = {name: module.__dict__.get("forward") for name, module in model.named_modules()}
+    return {name: forward for name, forward in found.items() if isinstance(forward, Dispatcher)}
 
-    def parts(module: nn.Module) -> list[tuple[nn.Module, Inputs]]:
-        found = []
-        for child in module.children():
-            inputs = seen.get(child, [])
-            tensors = all(isinstance(x, Tensor) for args in inputs for x in args)
-            if inputs and tensors and trace(child, len(inputs[0])) is not None:
-                found.append((child, inputs[:: max(1, len(inputs) // len(examples))]))
-            else:
-                found += parts(child)
-        return found
 
-    return parts(model)
+def report(model: nn.Module) -> str:
+    """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
+    told = []
+    for name, dispatcher in _dispatchers(model).items():
+        lines: dict[str, list[str]] = {}
+        for (training, size, *_), version in dispatcher.versions.items():
+            when = f"{'training' if training else 'forward'} of {size}"
+            for line, gain in (version.describe() if version else {"torch runs all of it": ""}).items():
+                lines.setdefault(line, []).append(f"{gain} {when}".strip())
+        for line, cases in lines.items():
+            always = len(cases) == len(dispatcher.versions)  # then only gains are worth a word
+            said = ", ".join(c for c in cases if not always or "times" in c)
+            told.append(f"{name or 'model'}: {line}" + f" ({said})" * bool(said))
+    return "\n".join(told) or "not accelerated"
+
+
+def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
+    """Whether the kernels run anything, and one line: how many sparse layers, how fast, what not and why."""
+    ways: dict[str, set[nn.Parameter]] = {"training": set(), "evaluation": set()}
+    speeds: dict[str, list[float]] = {}
+    for dispatcher in _dispatchers(model).values():
+        for version in filter(None, dispatcher.versions.values()):
+            way = "training" if version.case.backward else "evaluation"
+            for switch in version.switches:
+                ways[way].update(w for w in switch.sparse_weights() if w is not None)
+            if version.ratio is not None:
+                speeds.setdefault(f"in {way} at batch {version.case.batch}", []).append(version.ratio)
+    reasons: dict[str, list[str]] = {}
+    count = 0
+    for name, owner, key in ((n, m, k) for n, m in model.named_modules() for k in m._parameters):
+        weight = owner._parameters[key]
+        if weight is None or not layers.is_sparse(weight):
+            continue
+        count += 1
+        missing = [way for way, found in ways.items() if weight not in found]
+        if layers.serving:
+            missing = [way for way in missing if way == "evaluation"]
+        if missing:
+            reason = why_not(owner) or "torch is faster" + (f" in {missing[0]}" if len(missing) < 2 else "")
+            names = reasons.setdefault(reason, [])
+            names += [] if (name or key) in names else [name or key]
+    on = sum(layers.is_sparse(p) for p in ways["evaluation"] | ways["training"])
+    fast = ", ".join(f"{_range(ratios)} times as fast {when}" for when, ratios in speeds.items())
+    told = f"{on} of {count} sparse layers on the kernels" if on else "nothing gains, the model runs as before"
+    rest = "; ".join(f"{_names(names)}: {reason}" for reason, names in reasons.items())
+    return bool(on), told + (f"; {fast}" if fast else "") + (f"; not {rest}" if rest else "")
+
+
+def _range(ratios: list[float]) -> str:
+    low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _names(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

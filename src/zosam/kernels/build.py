@@ -1,4 +1,4 @@
-"""The compiled kernels: shipped with the package, or built once from the C source and kept in a cache.
+"""The compiled kernels: shipped with the package, or built once from the C source and kept in a cache; then loaded.
 
 Three builds of one source differ in vector width only. The widest one that this CPU runs is taken. A library is loaded
 only if its checksum, in a file beside it, is right, and from no folder that somebody else may write to.
@@ -6,6 +6,7 @@ only if its checksum, in a file beside it, is right, and from no folder that som
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -15,17 +16,29 @@ import stat
 import subprocess
 import sys
 import tempfile
+import warnings
+from array import array
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from zosam import files
-from zosam.machine import cache_folder, cpu_flags
+from zosam.machine import cache_folder, cpu_flags, cpu_name
 
 SOURCE = Path(__file__).with_name("kernels.c")
 SHIPPED = Path(__file__).with_name("lib")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 LINK = ("-shared", "-fPIC", "-pthread")
 PATIENCE = 60.0  # seconds for the compiler, which takes about five
+
+Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
+# as C numbers its calls
+CONV_FORWARD, CONV_BACKWARD, SWEEP, MOVE, BATCH_NORM_FORWARD, BATCH_NORM_BACKWARD, LAYER_NORM = range(7)
+PIXEL_CONV, PIXEL_MOVE, PIXEL_POOL, WINDOW, PIXEL_WINDOW = range(7, 12)
+MOVE_OUT, MOVE_IN, MOVE_IN_FINITE = range(3)  # the ways of a move
 
 _V3 = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -170,3 +183,104 @@ def _run(command: list[str]) -> None:
         said.seek(0)
         if process.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{said.read().decode(errors='replace').strip()}")
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def structure(name: str, **fields: str) -> Any:
+    """A C structure of pointers, integers and doubles, in the order they are given."""
+    kinds = {"pointers": Pointer, "integers": Integer, "doubles": ctypes.c_double}
+    members = [(field, kinds[kind]) for kind, names in fields.items() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": members})
+
+
+class NotFinite(ArithmeticError):
+    """An input is infinite or not a number."""
+
+
+class Library:
+    """One loaded build of the kernels: its functions, vector width and origin."""
+
+    def __init__(self, path: Path, origin: str) -> None:
+        self.path, self.origin = path, origin
+        self.c = ctypes.CDLL(str(path))
+        self.c.zk_lanes.restype = Integer
+        self.c.zk_variant.restype = ctypes.c_char_p
+        self.c.zk_calls.argtypes = [Pointer, Integer]
+        self.c.zk_use_team.argtypes = [Pointer, Pointer]
+        self.c.zk_strays.argtypes, self.c.zk_strays.restype = [Pointer, Integer], Integer
+        self.team = torchs_team()
+        self.c.zk_use_team(*self.team)
+        self.lanes = int(self.c.zk_lanes())
+        self.variant = self.c.zk_variant().decode()
+
+    def call(self, number: int, *arguments: int) -> None:
+        """Make one call."""
+        words = array("q", (number, *arguments))
+        failed = self.c.zk_calls(*words.buffer_info())
+        if failed:
+            raise failure(failed)
+
+
+def failure(code: int) -> Exception:
+    """What went wrong when calls were made."""
+    return NotFinite() if code == 2 else MemoryError("the sparse kernels could not allocate their working memory")
+
+
+def torchs_team() -> tuple[int, int] | tuple[None, None]:
+    """How torch's OpenMP runtime runs a function on its threads, which the kernels share, and numbers them.
+
+    Nothing is linked: the symbols are looked up among the libraries that torch has loaded. None if they are not there.
+    """
+    try:
+        loaded = ctypes.CDLL(torch._C.__file__)
+        functions = loaded.GOMP_parallel, loaded.omp_get_thread_num
+    except (OSError, AttributeError):  # another kind of runtime, or none
+        return None, None
+    parallel, number = (int(ctypes.cast(function, Pointer).value or 0) for function in functions)
+    return parallel, number
+
+
+def disabled() -> bool:
+    """Whether the user wants no kernels at all: ZOSAM_DENSE is set."""
+    return bool(os.environ.get("ZOSAM_DENSE"))
+
+
+@lru_cache(maxsize=1)
+def find() -> tuple[Library | None, list[str]]:
+    """The library for this CPU, and why others were passed over."""
+    reasons: list[str] = []
+    if not disabled():
+        for path, origin in libraries(reasons):
+            try:
+                return Library(path, origin), reasons
+            except (OSError, AttributeError) as error:  # not a library, or not one of these kernels
+                reasons.append(f"{path} is no library of these kernels ({error})")
+    return None, reasons
+
+
+@lru_cache(maxsize=1)
+def load() -> Library | None:
+    """The library for this CPU, or None after one warning that says why everything will run dense."""
+    lib, reasons = find()
+    if lib is None and not disabled():
+        why = "; ".join(reasons)
+        warnings.warn(f"no sparse kernels, so everything runs dense: {why}", RuntimeWarning, stacklevel=3)
+    return lib
+
+
+def doctor() -> list[str]:
+    """What will run here: which build, where it comes from, what is missing otherwise; one line per finding."""
+    lib, reasons = find()
+    lines = [f"CPU: {cpu_name()}; builds it can run: {', '.join(variants())}"]
+    if lib is not None:
+        lines.append(f"kernels: {lib.variant}, {lib.lanes} images per vector, {lib.origin}: {lib.path}")
+    else:
+        lines.append("kernels: none, so everything runs dense" + " (ZOSAM_DENSE is set)" * disabled())
+    lines += [f"passed over: {reason}" for reason in reasons]
+    lines.append(f"compiler: {compiler() or 'none found (set CC, or install gcc or clang)'}")
+    lines.append(f"cache: {cache_folder()}")
+    whose = "" if lib is None else ", torch's own" if lib.team[0] else ", in a pool beside torch's"
+    lines.append(f"threads: {torch.get_num_threads()}{whose} (torch.set_num_threads changes it for the kernels too)")
+    return lines

@@ -1,30 +1,48 @@
-"""Which way is faster, the kernels or torch: region by region, and layer by layer inside."""
+"""Which way is faster, the kernels or torch: region by region, and layer by layer inside.
+
+Times are measured once and remembered per CPU, in this process and in a file of the cache.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from . import measure
-from .execute import KernelRegion, Switch, Unsupported
-from .layers import Layers
-from .plan import Conv
-from .regions import alone, regions, splice
-from .trace import trace
+from zosam import files
+from zosam.machine import cache_folder, cpu_name
+
+from .build import Library
+from .execute import Unsupported
+from .operations.convolution import Conv
+from .operations.index import Geometry
+from .operations.timed import rivals
+from .trace import untouched
+
+if TYPE_CHECKING:
+    from .dispatch import Switch
 
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
+Clock = Callable[[], float]
+Name = TypeVar("Name")
 WORTH_IT = 1.02  # what a region, and a model, must gain
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
 ENOUGH_IMAGES = 32  # to know the choice for more
 FEW_IMAGES = 16  # to time a region, or a model
+ENOUGH_BLOCKS = 2  # of pictures, to time a layer
+REPEATS = 2
+APART, DOUBTED = 1.25, 10.0  # ratios between these are told by two tries
+TRIES, MOST_TRIES, ENOUGH_SECONDS = 4, 12, 0.25  # others take more, short ones many
+_known: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -53,116 +71,6 @@ class Case:
         return [torch.randn(s) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in self.example]
 
 
-@dataclass
-class Rewritten:
-    """The graph to run, and its regions."""
-
-    graph: GraphModule
-    switches: list[Switch]
-    case: Case
-    ratio: float | None  # time of the whole module in torch / so, if it was measured now
-
-    @cached_property
-    def arguments(self) -> dict[str, None]:
-        """The names of what the graph takes."""
-        return {str(node.target): None for node in self.graph.graph.nodes if node.op == "placeholder"}
-
-    def describe(self) -> dict[str, str]:
-        """Of each region what runs where, and how many times as fast that was measured to be."""
-        gain = {s: f"{s.ratio:.1f} times as fast" if s.ratio and s.wins else "" for s in self.switches}
-        return {switch.describe(): text for switch, text in gain.items()}
-
-
-def rewrite(
-    module: nn.Module,
-    own: Callable[..., Any],
-    layers: Layers,
-    case: Case,
-    choices: Choices,
-    before: Callable[[Sequence[Any]], object],
-) -> Rewritten | None:
-    """The module with its regions on the kernels, or None if that does not gain.
-
-    `own` is its own forward, and `before` is called at every pass that might go the other way.
-    """
-    graph = trace(module, len(case.example))
-    if graph is None:
-        return None
-    found = regions(graph, lambda m: layers.mask(m) is not None)
-    switches = [Switch(KernelRegion(layers.lib, layers, region, set()), alone(graph, region)) for region in found]
-    nodes = {node.name: node for node in graph.graph.nodes}
-    for region, switch in zip(found, switches, strict=True):
-        splice(graph, region, switch, nodes)
-    graph.recompile()
-    known = all(case.title(switch) in choices for switch in switches)
-    settle(graph, switches, case, choices)
-    if not any(switch.wins for switch in switches):
-        return None
-    if not _same(module, own, graph, case):
-        warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
-        return None
-    for switch in switches:
-        switch.kernels.programs.clear()  # their memory: training makes its own
-    ratio = None if known else _whole_ratio(module, own, graph, switches, case, before)
-    if ratio is not None and ratio < WORTH_IT:
-        choices.update({case.title(switch): None for switch in switches})
-        return None
-    return Rewritten(graph, switches, case, ratio)
-
-
-def _whole_ratio(
-    module: nn.Module,
-    own: Callable[..., Any],
-    graph: GraphModule,
-    switches: Sequence[Switch],
-    case: Case,
-    before: Callable[..., object],
-) -> float:
-    """Time of the whole module in torch / with its regions on the kernels: what its user will see."""
-    case = case.first(FEW_IMAGES)
-    inputs = case.samples()
-
-    def fast(*given: Tensor) -> Any:
-        before(given)
-        return graph(*given)
-
-    what = f"{graph.code} {case} {[(s.key, s.choice) for s in switches]}"
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    with kept_buffers(module), torch.random.fork_rng(devices=[]):
-        key = measure.key("whole", what, case.batch)
-        return measure.remember(key, lambda: _ratio(own, fast, inputs, parameters, case.backward))
-
-
-def _same(module: nn.Module, own: Callable[..., Any], graph: GraphModule, case: Case) -> bool:
-    """Whether both give the same output for one input and seed, up to rounding: a trace may miss what code does."""
-    results = []
-    inputs = case.first(FEW_IMAGES).samples()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(module):
-        for forward in (own, graph):
-            torch.manual_seed(0)
-            results.append(forward(*inputs))
-    if not all(isinstance(y, Tensor) for y in results):
-        return True
-    theirs, ours = results
-    room = 1e-3 * float(theirs.abs().nan_to_num(0, 0, 0).max()) if theirs.numel() else 0.0
-    return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=1e-3, atol=room, equal_nan=True)
-
-
-class kept_buffers:
-    """Buffers of a model come out as they went in."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.buffers = list(model.buffers())
-
-    def __enter__(self) -> None:
-        self.values = [b.detach().clone() for b in self.buffers]
-
-    def __exit__(self, *exception: object) -> None:
-        with torch.no_grad():
-            for buffer, value in zip(self.buffers, self.values, strict=True):
-                buffer.copy_(value)
-
-
 def settle(module: nn.Module, switches: Sequence[Switch], case: Case, choices: Choices) -> None:
     """For every region decide which layers stay dense, then whether the kernels are worth it at all.
 
@@ -179,7 +87,7 @@ def settle(module: nn.Module, switches: Sequence[Switch], case: Case, choices: C
 def _measure(module: nn.Module, switches: Sequence[Switch], case: Case) -> None:
     seen: dict[Switch, tuple[Tensor, ...]] = {}
     hooks = [s.register_forward_pre_hook(lambda s, args: seen.setdefault(s, args) and None) for s in switches]
-    with kept_buffers(module), torch.random.fork_rng(devices=[]):
+    with untouched(module):
         try:
             with torch.no_grad():
                 module(*case.first(ENOUGH_IMAGES).samples())
@@ -198,7 +106,8 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     kernels = switch.kernels
     try:
         kernels.ready(inputs)
-        images, program = kernels.lowered(inputs)
+        shaped = kernels.shaped(inputs)
+        images, program = shaped[0].shape[0], kernels.planned(shaped)
     except (Unsupported, ValueError, OverflowError) as error:
         switch.wins, switch.why = False, str(error)
         return
@@ -207,20 +116,20 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     kernels.dense = set()
     if backward or not kernels.few(images):
         for number, op in enumerate(convs, 1):
-            if measure.clearly_sparse(op.geometry, layers.density(op.module), images, lib.lanes):
+            if clearly_sparse(op.geometry, layers.density(op.module), images, lib.lanes):
                 continue
             _show(f"measuring {which}, layer {number} of {len(convs)}")
-            ratio = measure.layer_ratio(lib, op.geometry, layers.mask(op.module), images, backward)
+            ratio = layer_ratio(lib, op.geometry, layers.mask(op.module), images, backward)
             kernels.dense |= {op.module} if ratio < 1 / MARGIN else set()
     kernels.programs.clear()
-    shape = "|".join(f"{op.geometry}{measure.bucket(layers.density(op.module))}" for op in convs)
+    shape = "|".join(f"{op.geometry}{bucket(layers.density(op.module))}" for op in convs)
     steps = " ".join(step.kind for step in kernels.region.steps)
     inputs = tuple(x.detach()[:FEW_IMAGES] for x in inputs)
-    key = measure.key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
+    name = key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
     _show(f"measuring {which}, all of it")
     parameters = [p for p in switch.plain.parameters() if p.requires_grad]
-    switch.ratio = measure.remember(key, lambda: _ratio(switch.plain, kernels, inputs, parameters, backward))
-    switch.wins, switch.key = switch.ratio > WORTH_IT, key
+    switch.ratio = remember(name, lambda: _ratio(switch.plain, kernels, inputs, parameters, backward))
+    switch.wins, switch.key = switch.ratio > WORTH_IT, name
     kernels.programs.clear()
     _show("")
 
@@ -252,7 +161,7 @@ def _ratio(
 
         return once
 
-    return measure.ratio(run(plain), run(fast))
+    return ratio(run(plain), run(fast))
 
 
 def _tensors(out: Any) -> list[Tensor]:
@@ -265,3 +174,118 @@ def _tensors(out: Any) -> list[Tensor]:
 
 def _differs(x: Tensor) -> bool:
     return x.requires_grad
+
+
+def whole_ratio(
+    module: nn.Module,
+    own: Callable[..., Any],
+    graph: GraphModule,
+    switches: Sequence[Switch],
+    case: Case,
+    before: Callable[..., object],
+) -> float:
+    """Time of the whole module in torch / with its regions on the kernels: what its user will see."""
+    case = case.first(FEW_IMAGES)
+    inputs = case.samples()
+
+    def fast(*given: Tensor) -> Any:
+        before(given)
+        return graph(*given)
+
+    what = f"{graph.code} {case} {[(s.key, s.choice) for s in switches]}"
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    with untouched(module):
+        name = key("whole", what, case.batch)
+        return remember(name, lambda: _ratio(own, fast, inputs, parameters, case.backward))
+
+
+def clearly_sparse(g: Geometry, density: float, images: int, lanes: int) -> bool:
+    """Whether a layer gains without any doubt, on full vectors: many weights for each output, most of them pruned."""
+    taps = g.kernel[0] * g.kernel[1]
+    return density <= 0.2 and images >= lanes and g.inputs // g.groups * taps >= 128 and taps >= g.stride**2
+
+
+def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int, backward: bool) -> float:
+    """Dense time / sparse time of one layer, both with or without backward; the dense one pays for changing layouts."""
+    images = min(images, ENOUGH_BLOCKS * lib.lanes)
+    active = torch.ones(g.weight, dtype=torch.bool) if mask is None else mask.reshape(g.weight)
+    density = float(active.sum()) / max(active.numel(), 1)
+    what = f"{lib.path.name} {g}{bucket(density)}{'' if backward else ' forward'}"
+    return remember(key("layer", what, images), lambda: ratio(*rivals(lib, g, active, images, backward)))
+
+
+def best(
+    functions: Mapping[Name, Callable[[], object]], repeats: int = REPEATS, clock: Clock = time.perf_counter
+) -> dict[Name, float]:
+    """The least time of each, taken in turns so that a busy machine treats them alike."""
+    least = dict.fromkeys(functions, float("inf"))
+    for round_ in range(repeats + 1):
+        for name, function in functions.items():
+            start = clock()
+            function()
+            if round_:  # the first round warms up
+                least[name] = min(least[name], clock() - start)
+    return least
+
+
+def ratio(slow: Callable[[], object], fast: Callable[[], object]) -> float:
+    """Time of one / time of the other: the least of tries in turns, as few as it takes to see the second win.
+
+    One thread is timed by its CPU time, so that other work on the machine does not count.
+    """
+    clock: Clock = time.perf_counter if torch.get_num_threads() > 1 else time.process_time
+    took, began, found = [float("inf"), float("inf")], time.perf_counter(), 0.0
+    for tries in range(1, MOST_TRIES + 1):
+        for i, function in enumerate((slow, fast)):
+            start = clock()
+            function()
+            took[i] = min(took[i], clock() - start)
+        found = took[0] / max(took[1], 1e-9)
+        enough = found < 1 / APART or time.perf_counter() - began > ENOUGH_SECONDS
+        if (tries > 1 and APART < found < DOUBTED) or (tries >= TRIES and enough):
+            break
+    return found
+
+
+def bucket(density: float) -> str:
+    """Densities that are close share a measurement."""
+    return f"d{round(density, 1 if density > 0.2 else 2):g}"
+
+
+def key(kind: str, what: str, images: int) -> str:
+    digest = hashlib.sha256(what.encode()).hexdigest()[:16]
+    return f"{cpu_name()} {torch.__version__} threads {torch.get_num_threads()} {kind} {digest} images {images}"
+
+
+def remember(key: str, measure: Callable[[], float]) -> float:
+    """A measurement from this process, from the cache file, or made now."""
+    if key not in _known:
+        _read()
+    if key not in _known:
+        _known[key] = measure()
+    return _known[key]
+
+
+@contextlib.contextmanager
+def written_down() -> Iterator[None]:
+    """What is measured in here is then written to the cache file; one that fails is no error."""
+    known = len(_known)
+    try:
+        yield
+    finally:
+        if len(_known) > known:
+            _read()
+            with contextlib.suppress(OSError):
+                files.write(cache_folder() / "choices.json", json.dumps(_known, indent=1).encode())
+
+
+def _read() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found = json.loads((cache_folder() / "choices.json").read_text())
+        _known.update({k: v for k, v in found.items() if k not in _known})
+
+
+def forget() -> None:
+    """Drop every remembered measurement, so that the next accelerate measures afresh."""
+    _known.clear()
+    (cache_folder() / "choices.json").unlink(missing_ok=True)

@@ -4,18 +4,126 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
-from .choose import Case, Choices, Rewritten, rewrite
-from .layers import Layers
+from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, whole_ratio, written_down
+from .execute import KernelRegion, Unsupported
+from .regions import Layers, alone, regions, splice
+from .trace import Inputs, in_order, same, trace
 
 LEAVES = {nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
 NEAR = 2.0  # batch sizes that differ by no more than this factor share a choice
-Inputs = list[tuple[Any, ...]]  # of one module, for each example
+
+
+class Switch(nn.Module):
+    """Calls a region on the kernels, or node by node where they cannot take the input or would be slower."""
+
+    def __init__(self, kernels: KernelRegion, plain: GraphModule) -> None:
+        super().__init__()
+        self.kernels, self.plain = kernels, plain
+        self.wins, self.why = True, "torch is faster"
+        self.ratio: float | None = None  # time in torch / on the kernels, if it was measured now
+        self.key = ""  # of that measurement
+
+    def forward(self, *inputs: Tensor) -> Any:
+        if self.wins:
+            try:
+                return self.kernels(*inputs)
+            except Unsupported:
+                pass
+        return self.plain(*inputs)
+
+    @property
+    def title(self) -> str:
+        """From where to where it goes in the traced module."""
+        steps = self.kernels.region.steps
+        return f"{steps[0].name} to {steps[-1].name}"
+
+    @property
+    def choice(self) -> list[str] | None:
+        """The layers that stay dense, by name; None if torch runs them all."""
+        dense = self.kernels.dense
+        return [s.name for s in self.kernels.region.steps if s.module in dense] if self.wins else None
+
+    def choose(self, dense: list[str] | None) -> None:
+        self.wins = dense is not None
+        self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
+
+    def sparse_weights(self) -> list[nn.Parameter | None]:
+        """The weights of its layers that the kernels multiply."""
+        layers = [s.module for s in self.kernels.region.steps if s.multiplies and s.module]
+        return [m._parameters["weight"] for m in layers if self.wins and m not in self.kernels.dense]
+
+    def describe(self) -> str:
+        layers = [s for s in self.kernels.region.steps if s.multiplies]
+        dense = sum(s.module in self.kernels.dense for s in layers)
+        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else self.why
+        return f"{self.title}: {way}"
+
+
+@dataclass
+class Rewritten:
+    """The graph to run, and its regions."""
+
+    graph: GraphModule
+    switches: list[Switch]
+    case: Case
+    ratio: float | None  # time of the whole module in torch / so, if it was measured now
+
+    @cached_property
+    def arguments(self) -> dict[str, None]:
+        """The names of what the graph takes."""
+        return {str(node.target): None for node in self.graph.graph.nodes if node.op == "placeholder"}
+
+    def describe(self) -> dict[str, str]:
+        """Of each region what runs where, and how many times as fast that was measured to be."""
+        gain = {s: f"{s.ratio:.1f} times as fast" if s.ratio and s.wins else "" for s in self.switches}
+        return {switch.describe(): text for switch, text in gain.items()}
+
+
+def rewrite(
+    module: nn.Module,
+    own: Callable[..., Any],
+    layers: Layers,
+    case: Case,
+    choices: Choices,
+    before: Callable[[Sequence[Any]], object],
+) -> Rewritten | None:
+    """The module with its regions on the kernels, or None if that does not gain.
+
+    `own` is its own forward, and `before` is called at every pass that might go the other way.
+    """
+    graph = trace(module, len(case.example))
+    if graph is None:
+        return None
+    found = regions(graph, lambda m: layers.mask(m) is not None)
+    switches = [Switch(KernelRegion(layers, region), alone(graph, region)) for region in found]
+    nodes = {node.name: node for node in graph.graph.nodes}
+    for region, switch in zip(found, switches, strict=True):
+        splice(graph, region, switch, nodes)
+    graph.recompile()
+    known = all(case.title(switch) in choices for switch in switches)
+    settle(graph, switches, case, choices)
+    if not any(switch.wins for switch in switches):
+        return None
+    if not same(module, own, graph, case.first(FEW_IMAGES).samples()):
+        warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
+        return None
+    for switch in switches:
+        switch.kernels.programs.clear()  # their memory: training makes its own
+    ratio = None if known else whole_ratio(module, own, graph, switches, case, before)
+    if ratio is not None and ratio < WORTH_IT:
+        choices.update({case.title(switch): None for switch in switches})
+        return None
+    return Rewritten(graph, switches, case, ratio)
 
 
 class Dispatcher:
@@ -54,7 +162,7 @@ class Dispatcher:
         key = (training, size, *[m.training for m in self.steered])
         if key not in self.versions:
             case = Case(self.sizes[size], backward=training)
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), written_down():
                 self.versions[key] = rewrite(self.module, self.original, self.layers, case, self.choices, self.is_plain)
             if self.versions[key] is None and all(m.training == training for m in self.steered):
                 self.lost.add((training, size))
@@ -139,15 +247,6 @@ class Dispatcher:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _bind, (type(self.module).forward, self.module)
-
-
-def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments of a call by their place, as far as tensors that are given by name follow on them."""
-    for name in names[len(args) :]:
-        if not isinstance(kwargs.get(name), Tensor):
-            break
-        args = (*args, kwargs[name])
-    return args
 
 
 def _bind(function: Callable[..., Any], module: nn.Module) -> Any:

@@ -10,18 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
 
-from .adjoint import Adjoint
-from .bind import Binder
-from .edges import RANKS, as_given, as_image
-from .layers import Layers
-from .library import Library, NotFinite
-from .lower import Lowering, uses_running_statistics
+from .build import NotFinite
+from .lower import Run, Script, Writer
 from .memory import Memory
-from .plan import Forward
-from .regions import Region
-from .script import Run, Script
+from .operations.edges import RANKS, as_given, as_image
+from .operations.norms import uses_running_statistics
+from .plan import Adjoint, Forward, Planner
+from .regions import Layers, Region
 
 LAST = torch.channels_last
 KEPT_SIZES = 4
@@ -36,21 +32,21 @@ class Lease:
     """Memory and calls of one program, for one run at a time."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        owner = program.owner
-        memory = Memory(owner.lib, owner.layers, program.forward, program.images, program.adjoint, program.pixels)
-        self.binder = Binder(memory, program.owner.keys, program.layout)
-        self.edges = len(program.owner.region.inputs), len(program.owner.region.outputs)
-        self.forward = self.binder.forward(program.forward, *self.edges)
-        self.outputs = self.binder.departures
+        self.program, owner = program, program.owner
+        ops, backward = program.forward.ops, program.adjoint
+        memory = Memory(owner.lib, ops, backward, program.images, program.pixels)
+        self.writer = Writer(memory, owner.layers, owner.keys, program.layout)
+        self.inputs, self.outputs = len(owner.region.inputs), len(owner.region.outputs)
+        self.forward = self.writer.script_of(ops, self.inputs, self.outputs)
+        self.departures = self.writer.departures  # shapes and layouts of the outputs
         self.backwards: dict[str, Script] = {}
 
     def backward(self, gradient_of: str) -> Script:
         """The calls of the backward program."""
         if gradient_of not in self.backwards:
             ops = self.program.adjoint or []
-            self.backwards[gradient_of] = self.binder.backward(ops, *self.edges, gradient_of)
-            self.input_gradients = self.binder.departures
+            self.backwards[gradient_of] = self.writer.script_of(ops, self.outputs, self.inputs, gradient_of)
+            self.input_gradients = self.writer.departures
         return self.backwards[gradient_of]
 
 
@@ -71,8 +67,7 @@ class Program:
         self.owner = owner
         self.layout = torch.channels_last if owner.last(inputs) else torch.contiguous_format
         self.images = inputs[0].shape[0]
-        sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in inputs]
-        self.forward = Lowering(owner.region, sizes, owner.dense).lower()
+        self.forward = owner.planned(inputs)
         self.adjoint = None if wanted is None else Adjoint(self.forward, wanted).build()
         self.pixels = wanted is None and owner.few(self.images)
         self.free: list[Lease] = []
@@ -81,9 +76,9 @@ class Program:
 class KernelRegion:
     """Runs a region on the kernels; called like the nodes that it stands for, or raises Unsupported."""
 
-    def __init__(self, lib: Library, layers: Layers, region: Region, dense: set[nn.Module]) -> None:
-        self.lib, self.layers, self.region, self.dense = lib, layers, region, dense
-        self.kind = region.kind
+    def __init__(self, layers: Layers, region: Region) -> None:
+        self.lib, self.layers, self.region, self.kind = layers.lib, layers, region, region.kind
+        self.dense: set[nn.Module] = set()  # layers that stay in torch
         self.modules = [step.module for step in region.steps if step.module is not None]
         self.keys = [(m, name) for m in self.modules for name, _ in m.named_parameters(recurse=False)]
         self.norms = [m for m in self.modules if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
@@ -102,22 +97,26 @@ class KernelRegion:
         weight = self.modules[0]._parameters.get("weight") if self.modules else None
         return _is_last(inputs[0]) or (weight is not None and weight.dim() == 4 and _is_last(weight))
 
-    def lowered(self, inputs: Sequence[Tensor]) -> tuple[int, Forward]:
-        """Images and forward program for these inputs."""
-        shaped = [as_image(x, self.kind) for x in inputs]
-        sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in shaped]
-        return shaped[0].shape[0], Lowering(self.region, sizes, self.dense).lower()
+    def planned(self, inputs: Sequence[Tensor]) -> Forward:
+        """The forward program for these pictures."""
+        sizes = [(x.shape[1], x.shape[2], x.shape[3]) for x in inputs]
+        return Planner(self.region, sizes, self.dense).build()
+
+    def shaped(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The inputs as pictures."""
+        return inputs if self.kind == "image" else [as_image(x, self.kind) for x in inputs]
 
     def __call__(self, *inputs: Tensor) -> Any:
         parameters = self.ready(inputs)
         if self.layers.serving and torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
             raise Unsupported("gradients of weights whose zeros are the pattern")
-        shaped, lead = [as_image(x, self.kind) for x in inputs], inputs[0].shape[:-1]
+        shaped, lead = self.shaped(inputs), inputs[0].shape[:-1]
         if torch.is_grad_enabled():
             outputs = _RegionFunction.apply(self, len(inputs), lead, *shaped, *parameters)  # type: ignore[no-untyped-call]
         else:
             outputs, _ = self.forward(shaped, parameters, None, lead)
-        outputs = tuple(as_given(y, self.kind, lead) for y in outputs)
+        if self.kind != "image":
+            outputs = tuple(as_given(y, self.kind, lead) for y in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def forward(
@@ -137,7 +136,7 @@ class KernelRegion:
                 stray = script.follow(parameters)
             if stray is not None:
                 raise Unsupported(self._stray(script.layers[stray].pattern.module))
-            outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.outputs])
+            outputs = tuple([torch.empty(s, memory_format=layout) for s, layout in holder.lease.departures])
             try:
                 script.make(Run(inputs, outputs, parameters, (), self.kind, lead))
             except NotFinite:  # zero times that is not zero, but a pruned weight does not multiply
@@ -229,62 +228,17 @@ class _RegionFunction(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         owner, lease, parameters = ctx.owner, ctx.holder.lease, ctx.saved_tensors
-        pooled = lease.program.forward.keepdim
+        pooled = lease.program.forward.pooled
         arrivals = []
-        for i, (g, (shape, _)) in enumerate(zip(gradients, lease.outputs, strict=True)):
+        for i, (g, (shape, _)) in enumerate(zip(gradients, lease.departures, strict=True)):
             g = torch.zeros(shape) if g is None else g.float()
             arrivals.append(g.contiguous() if i in pooled else g)
         needed = ctx.needs_input_grad[3:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
-            script = lease.backward(owner.layers.gradient_of())
+            asks = getattr(owner.layers.sparse, "needs_dense_gradient", None)
+            script = lease.backward(owner.layers.gradient_of() if asks is not None and asks() else "active")
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))
         return (None, None, None, *of_inputs, *own)
-
-
-class Switch(nn.Module):
-    """Calls a region on the kernels, or node by node where they cannot take the input or would be slower."""
-
-    def __init__(self, kernels: KernelRegion, plain: GraphModule) -> None:
-        super().__init__()
-        self.kernels, self.plain = kernels, plain
-        self.wins, self.why = True, "torch is faster"
-        self.ratio: float | None = None  # time in torch / on the kernels, if it was measured now
-        self.key = ""  # of that measurement
-
-    def forward(self, *inputs: Tensor) -> Any:
-        if self.wins:
-            try:
-                return self.kernels(*inputs)
-            except Unsupported:
-                pass
-        return self.plain(*inputs)
-
-    @property
-    def title(self) -> str:
-        """From where to where it goes in the traced module."""
-        steps = self.kernels.region.steps
-        return f"{steps[0].name} to {steps[-1].name}"
-
-    @property
-    def choice(self) -> list[str] | None:
-        """The layers that stay dense, by name; None if torch runs them all."""
-        dense = self.kernels.dense
-        return [s.name for s in self.kernels.region.steps if s.module in dense] if self.wins else None
-
-    def choose(self, dense: list[str] | None) -> None:
-        self.wins = dense is not None
-        self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
-
-    def sparse_weights(self) -> list[nn.Parameter | None]:
-        """The weights of its layers that the kernels multiply."""
-        layers = [s.module for s in self.kernels.region.steps if s.kind in ("conv", "linear") and s.module]
-        return [m._parameters["weight"] for m in layers if self.wins and m not in self.kernels.dense]
-
-    def describe(self) -> str:
-        layers = [s for s in self.kernels.region.steps if s.kind in ("conv", "linear")]
-        dense = sum(s.module in self.kernels.dense for s in layers)
-        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else self.why
-        return f"{self.title}: {way}"

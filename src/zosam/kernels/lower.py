@@ -1,279 +1,285 @@
-"""From steps to a forward program: lazy views that fold batch norm, residual and activation into their readers.
+"""The calls of a program: written down once, made at every run.
 
-A value is not computed when it is named. It is kept as a View, say relu(sum of terms), each term a stored buffer
-with an optional batch norm. A convolution reads a view directly and stores its raw result. A view is stored
-(`made`) only if more than one reader needs it, or if its ReLU hides a sum.
+Python runs on one thread while the others wait, and after a kernel it finds cold caches. So all calls of a program lie
+in one list of integers, which C walks at one go. What differs from run to run (where inputs, outputs, parameters and
+gradients lie) has slots in that list or in the structures that it points to.
 """
 
 from __future__ import annotations
 
-from torch import nn
+from array import array
+from collections.abc import Callable, Sequence
+from ctypes import Array, Structure, addressof, c_int64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
-from .index import Geometry
-from .plan import (
-    BatchNorm,
-    Buffer,
-    Cat,
-    Conv,
-    Enter,
-    Forward,
-    LayerNorm,
-    Leave,
-    Noise,
-    Pass,
-    Selection,
-    Term,
-    View,
-    Window,
-)  # fmt: skip
-from .regions import Region
-from .steps import Step, both, padding_of
-from .trace import Projection
+import torch
+from torch import Tensor, nn
 
+from zosam.optim.vector import masks_by_weight
 
-def uses_running_statistics(norm: nn.Module) -> bool:
-    """Whether it takes no notice of the batch."""
-    return not norm.training and norm._buffers["running_mean"] is not None
+from .build import SWEEP, Library, failure
+from .memory import Memory
+from .operations.base import Buffer, Op
+from .operations.index import NOT_SEEN, Geometry, LayerIndex, Pattern, PixelIndex
+
+if TYPE_CHECKING:
+    from .regions import Layers
+
+Key = tuple[nn.Module, str]  # of a parameter
 
 
-class Lowering:
-    """Turns the steps of a region into a forward program."""
+class Slot(NamedTuple):
+    """Stands for an integer that is known when a program runs: one of what, and which."""
 
-    def __init__(self, region: Region, sizes: list[tuple[int, int, int]], dense: set[nn.Module]) -> None:
-        self.region, self.dense = region, dense
-        self.program = Forward()
-        self.views: dict[str, View] = {}
-        self.maker: dict[Buffer, Conv | Pass] = {}
-        self.subsampled: dict[str, Step] = {}
-        layers = [step.module for step in region.steps if step.kind in ("conv", "linear", "batch_norm", "layer_norm")]
-        if len(set(layers)) < len(layers):
-            raise ValueError("a layer is used twice")
-        self.alias = {s.name: s.inputs[0] for s in region.steps if s.kind == "identity"}
-        self.uses: dict[str, int] = {}
-        for step in region.steps:
-            for name in step.inputs if step.kind != "identity" else []:
-                self.uses[self._real(name)] = self.uses.get(self._real(name), 0) + 1
-        for name in region.outputs:
-            self.uses[self._real(name)] = self.uses.get(self._real(name), 0) + 1
-        for position, (name, size) in enumerate(zip(region.inputs, sizes, strict=True)):
-            buffer = Buffer(*size)
-            self.program.ops.append(Enter(position, buffer))
-            self.views[name] = View([Term(buffer)])
+    kind: str  # threads, arrival, stride, departure, parameter or gradient
+    which: int = 0
+    axis: int = 0
 
-    def lower(self) -> Forward:
-        for step in self.region.steps:
-            if step.inplace and (self.uses[self._real(step.inputs[0])] > 1 or step.inputs[0] in self.region.inputs):
-                raise ValueError("a value is used after it was changed in place")
-            if step.kind != "identity":
-                getattr(self, f"_{step.kind}")(step)
-        for position, name in enumerate(self.region.outputs):
-            if position not in self.program.keepdim:
-                self.program.ops.append(Leave(self._store(self._real(name)), position))
-        return self.program
 
-    def _real(self, name: str) -> str:
-        while name in self.alias:
-            name = self.alias[name]
-        return name
+THREADS = Slot("threads")
+Word = int | Slot
 
-    def _view(self, step: Step, which: int = 0) -> tuple[str, View]:
-        name = self._real(step.inputs[which])
-        view = self.views[name]
-        return name, View([Term(view.made)]) if view.made else view
 
-    def _store(self, name: str) -> Buffer:
-        """The buffer that holds a value, stored by a pass of its own if need be."""
-        view = self.views[name]
-        if view.raw:
-            return view.like
-        if view.made is None:
-            view.made = Buffer(view.like.channels, view.like.height, view.like.width)
-            op = Pass(view, out=view.made)
-            self.maker[view.made] = op
-            self.program.ops.append(op)
-        return view.made
+@dataclass
+class Run:
+    """What one run is given: tensors that come and go, and parameters with room for their gradients."""
 
-    def _conv(self, step: Step) -> None:
-        conv = step.module
-        assert isinstance(conv, nn.Conv1d | nn.Conv2d)
-        name, view = self._view(step)
-        like = view.like
-        if conv.in_channels != like.channels:
-            raise ValueError("channels do not match")
-        geometry = Geometry(
-            like.channels, conv.out_channels, like.height, like.width, both(conv.kernel_size, 1), conv.stride[0],
-            both(padding_of(conv), 0), conv.dilation[0], conv.groups,
-        )  # fmt: skip
-        self._layer(step, conv, geometry, name, view)
+    arrivals: Sequence[Tensor]  # inputs; in a backward program the gradients of outputs
+    departures: Sequence[Tensor | None]  # outputs, or the gradients of inputs
+    parameters: Sequence[Tensor]
+    gradients: Sequence[Tensor | None] = ()
+    kind: str = "image"  # of the region
+    lead: Sequence[int] = ()  # sizes of rows without their features
 
-    def _linear(self, step: Step) -> None:
-        linear = step.module
-        assert isinstance(linear, nn.Linear | Projection)
-        name, view = self._view(step)
-        geometry = Geometry(view.like.channels, linear.out_features, view.like.height, view.like.width)
-        self._layer(step, linear, geometry, name, view)
+    def values(self) -> list[int]:
+        """What to put into the slots, in the order of `Script.order`."""
+        values = [torch.get_num_threads()]
+        for x in self.arrivals:
+            values += (x.data_ptr(), *x.stride(), 0, 0)[:5]
+        for tensor in (*self.departures, *self.parameters, *self.gradients):
+            values.append(0 if tensor is None else tensor.data_ptr())
+        return values
 
-    def _layer(self, step: Step, module: nn.Module, geometry: Geometry, name: str, view: View) -> None:
-        if geometry.out_height < 1 or geometry.out_width < 1:
-            raise ValueError("input smaller than the kernel")
-        dense = module in self.dense
-        made = None
-        if not view.raw and (self.uses[name] > 1 or len(view.terms) > 1 or dense):
-            if dense or not geometry.reads_every_row:
-                view = View([Term(self._store(name))])
+
+@dataclass
+class LayerCall:
+    """One sparse layer in a script: its pattern, its weight among the parameters, its place in the list."""
+
+    pattern: Pattern
+    weight: int | None  # None for a layer of our own
+    at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
+    sampled: bool = False  # whether the weight gradient is that of `Layers.wanted`
+    index: LayerIndex | PixelIndex | None = None
+    of_weight: LayerIndex | PixelIndex | None = None  # by which the weight gradient is taken
+    shape: Structure | None = None
+
+
+@dataclass
+class Script:
+    """The calls of one program on one piece of memory."""
+
+    lib: Library
+    all_layers: Layers
+    images: int
+    order: list[Slot]
+    words: list[int] = field(default_factory=list)
+    waiting: list[tuple[Slot, int | c_int64]] = field(default_factory=list)  # a word's place, or a structure's field
+    parts: list[tuple[int, int, Callable[[Run], None] | None]] = field(default_factory=list)
+    layers: list[LayerCall] = field(default_factory=list)
+    norms: list[tuple[Any, nn.BatchNorm1d | nn.BatchNorm2d]] = field(default_factory=list)
+    owned: list[object] = field(default_factory=list)  # what the list points to
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add(self, number: int, *arguments: Word | Structure) -> int:
+        """One more call; where its first argument lies."""
+        self.words.append(number)
+        first = len(self.words)
+        for argument in arguments:
+            if isinstance(argument, Slot):
+                self.waiting.append((argument, len(self.words)))
+                self.words.append(0)
+            elif isinstance(argument, int):
+                self.words.append(argument)
             else:
-                made = view.made = Buffer(view.like.channels, view.like.height, view.like.width)
-        out = Buffer(geometry.outputs, geometry.out_height, geometry.out_width)
-        op = Conv(module, geometry, view, out, dense, made)
-        self.program.ops.append(op)
-        if not dense:
-            self.maker[out] = op
-        self.views[step.name] = View([Term(out)])
+                self.owned.append(argument)
+                self.words.append(addressof(argument))
+        return first
 
-    def _batch_norm(self, step: Step) -> None:
-        assert isinstance(step.module, nn.BatchNorm1d | nn.BatchNorm2d)
-        buffer = self._store(self._real(step.inputs[0]))
-        if uses_running_statistics(step.module):
-            norm = BatchNorm(step.module, buffer, None)
-            self.program.ops.append(norm)
-            self.views[step.name] = View([Term(buffer, norm)])
-            return
-        maker = self.maker.get(buffer)
-        if maker is None:  # nobody who could sum on the way
-            maker = Pass(View([Term(buffer)]))
-            self.maker[buffer] = maker
-            self.program.ops.append(maker)
-        if maker.sums is None:
-            maker.sums = Buffer(buffer.channels, 3, 1, sums=True)
-        norm = BatchNorm(step.module, buffer, maker.sums)
-        self.program.ops.append(norm)
-        self.views[step.name] = View([Term(buffer, norm)])
+    def fill(self, structure: Structure, name: str, value: Word) -> None:
+        """A field of a structure that the list points to."""
+        if isinstance(value, int):
+            setattr(structure, name, value)
+        else:
+            place = addressof(structure) + getattr(type(structure), name).offset
+            self.waiting.append((value, c_int64.from_address(place)))
 
-    def _subsample(self, step: Step) -> None:
-        readers = [other.kind for other in self.region.steps if step.name in other.inputs]
-        if readers != ["pad_channels"] or step.name in self.region.outputs:
-            raise ValueError("fewer pixels, but not more channels")
-        self.subsampled[step.name] = step
+    def point(self, structure: Any, **to: Any) -> None:
+        """Fields that point to other structures."""
+        for name, other in to.items():
+            self.owned.append(other)
+            setattr(structure, name, addressof(other))
 
-    def _pad_channels(self, step: Step) -> None:
-        subsampled = self.subsampled.get(step.inputs[0])
-        if subsampled is None:
-            raise ValueError("more channels, but not fewer pixels")
-        name, view = self._view(subsampled)
-        if step.module is None:
-            step.module = Selection(view.like.channels, subsampled.stride, step.extra)
-        assert isinstance(step.module, Selection)
-        like, stride = view.like, subsampled.stride
-        geometry = Geometry(like.channels, step.module.out_channels, like.height, like.width, stride=stride)
-        self._layer(step, step.module, geometry, name, view)
+    def pause(self, then: Callable[[Run], None] | None) -> None:
+        """Python works between what was added before and what comes after."""
+        self.parts.append((self.parts[-1][1] if self.parts else 0, len(self.words), then))
 
-    def _relu(self, step: Step) -> None:
-        name, view = self._view(step)
-        if view.activation not in ("", "relu") or (not view.raw and self.uses[name] > 1):
-            view = View([Term(self._store(name))])
-        self.views[step.name] = View(view.terms, "relu")
+    def close(self) -> Script:
+        """Nothing more is added."""
+        self.pause(None)
+        self.list: Array[c_int64] = (c_int64 * len(self.words))(*self.words)
+        self.start = addressof(self.list)
+        number = {slot: i for i, slot in enumerate(self.order)}
+        self.slots: list[list[c_int64]] = [[] for _ in self.order]
+        for slot, place in self.waiting:
+            word = c_int64.from_address(self.start + 8 * place) if isinstance(place, int) else place
+            self.slots[number[slot]].append(word)
+        self.last: list[int | None] = [None] * len(self.order)
+        return self
 
-    def _curve(self, step: Step) -> None:
-        """An activation that is no ReLU."""
-        name, view = self._view(step)
-        lazy = view.raw or (len(view.terms) == 1 and not view.activation and self.uses[name] == 1)
-        self.views[step.name] = View(view.terms if lazy else [Term(self._store(name))], step.activation)
+    # --- running -----------------------------------------------------------------------------------------------------
 
-    def _once(self, name: str, view: View) -> View:
-        """A view that one reader evaluates; what others read too is stored first."""
-        return view if view.raw or self.uses[name] == 1 else View([Term(self._store(name))])
+    def make(self, run: Run) -> None:
+        """All calls, in order; `follow` comes first."""
+        counted = self._look_at_norms()
+        values = run.values()
+        for slots, value, last in zip(self.slots, values, self.last, strict=True):
+            if value != last:
+                for slot in slots:
+                    slot.value = value
+        self.last[:] = values
+        for start, end, then in self.parts:
+            failed = self.lib.c.zk_calls(self.start + 8 * start, end - start) if end > start else 0
+            if failed:
+                raise failure(failed)
+            if then is not None:
+                then(run)
+        if counted:
+            torch._foreach_add_(counted, 1)
 
-    def _noise(self, step: Step) -> None:
-        name, view = self._view(step)
-        view = self._once(name, view)
-        assert step.draw is not None
-        noise, out = (Buffer(view.like.channels, view.like.height, view.like.width) for _ in range(2))
-        self.program.ops.append(Noise(step.draw, noise))  # now: random numbers come in the order of the steps
-        op = self.maker[out] = Pass(view, out=out, noise=noise)
-        self.program.ops.append(op)
-        self.views[step.name] = View([Term(out)])
+    def follow(self, parameters: Sequence[Tensor]) -> int | None:
+        """Renew the index of every layer whose mask has changed, or whose weight lies otherwise.
 
-    def _window(self, step: Step) -> None:
-        name, view = self._view(step)
-        like, frame = view.like, step.frame
-        assert frame is not None
-        sizes = zip((like.height, like.width), frame.kernel, frame.pad, strict=True)
-        height, width = ((size + 2 * pad - kernel) // frame.stride + 1 for size, kernel, pad in sizes)
-        if height < 1 or width < 1:
-            raise ValueError("input smaller than the window")
-        made = None
-        if not view.raw and (self.uses[name] > 1 or len(view.terms) > 1):
-            made = view.made = Buffer(like.channels, like.height, like.width)
-        out = Buffer(like.channels, height, width)
-        self.program.ops.append(Window(frame, view, out, made))
-        self.views[step.name] = View([Term(out)])
-
-    def _cat(self, step: Step) -> None:
-        names = [self._real(name) for name in step.inputs]
-        if len(set(names)) < len(names):
-            raise ValueError("a value put beside itself")
-        views = [self._once(name, self._view(step, which)[1]) for which, name in enumerate(names)]
-        if len({(v.like.height, v.like.width) for v in views}) > 1:
-            raise ValueError("shapes do not match")
-        out = Buffer(sum(v.like.channels for v in views), views[0].like.height, views[0].like.width)
-        self.program.ops.append(Cat(views, out))
-        self.views[step.name] = View([Term(out)])
-
-    def _layer_norm(self, step: Step) -> None:
-        assert isinstance(step.module, nn.LayerNorm)
-        source = self._store(self._real(step.inputs[0]))
-        if step.module.normalized_shape != (source.channels,):
-            raise ValueError("channels do not match")
-        out = Buffer(source.channels, source.height, source.width)
-        self.program.ops.append(LayerNorm(step.module, source, out))
-        self.views[step.name] = View([Term(out)])
-
-    def _add(self, step: Step) -> None:
-        if step.inputs[0] == step.inputs[1]:
-            raise ValueError("a value added to itself")
-        names = [self._real(name) for name in step.inputs]
-        views = [self._view(step, which)[1] for which in (0, 1)]
-        for mine, other in ((0, 1), (1, 0)):
-            if self._joins(names[mine], views[mine], views[other]):
-                return self._join(step, views[mine].like, views[other].like)
-        terms = []
-        for name, view in zip(names, views, strict=True):
-            lazy = len(view.terms) == 1 and not view.activation and (view.raw or self.uses[name] == 1)
-            terms += view.terms if lazy else [Term(self._store(name))]
-        shapes = [(t.buffer.channels, t.buffer.height, t.buffer.width) for t in terms]
-        if shapes[0] != shapes[1]:
-            raise ValueError("shapes do not match")
-        self.views[step.name] = View(terms)
+        Returns the place of a layer that must not run on the kernels now: its mask was let go, or does not fit its
+        weight. Weights are looked through only if they have changed since.
+        """
+        suspects: list[LayerCall] = []
+        words = array("q")
+        weights = [layer.pattern.module._parameters["weight"] for layer in self.layers]
+        masks = masks_by_weight(weights)  # type: ignore[arg-type]
+        for place, (layer, own, mask) in enumerate(zip(self.layers, weights, masks, strict=True)):
+            pattern, index = layer.pattern, layer.pattern.index
+            if pattern.sparse and mask is None:  # it is not kept with its weight, or was let go
+                mask = self.all_layers.mask(pattern.module)
+                if mask is None:
+                    return place
+            assert own is not None
+            weight = own if layer.weight is None else parameters[layer.weight]
+            strides = weight.stride()
+            if (
+                index is None
+                or mask is not pattern.mask
+                or (mask is not None and mask._version != pattern.version)
+                or strides != pattern.strides
+            ):
+                index = pattern.make(mask, strides)
+            wanted = self.all_layers.wanted(pattern.module) if layer.sampled else None
+            if layer.index is not index or layer.sampled:
+                layer.index = index
+                layer.of_weight = of_weight = index if wanted is None else pattern.other(wanted)
+                layer.shape = shape = type(index.shape).from_buffer_copy(of_weight.shape)
+                shape.images = self.images
+                structures = (shape, of_weight.forward, index.transposed, index.counts)
+                for at, structure in zip(layer.at, structures, strict=False):
+                    self.list[at] = addressof(structure)
+            if layer.weight is not None and mask is not None:
+                version, address = -1 if own.is_inference() else own._version, weight.data_ptr()
+                if pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0:
+                    suspects.append(layer)
+                    words.extend((address, weight.numel(), index.forward.pick, index.active))
+                    pattern.seen = (ref(own), version, address)
+        if suspects:
+            stray = int(self.lib.c.zk_strays(words.buffer_info()[0], len(suspects)))
+            if stray >= 0:
+                for layer in suspects:
+                    layer.pattern.seen = NOT_SEEN
+                return self.layers.index(suspects[stray])
         return None
 
-    def _joins(self, name: str, mine: View, other: View) -> bool:
-        """Whether `mine` is the last convolution's raw result, so that it can add `other` as it stores."""
-        last = self.program.ops[-1]
-        return (
-            mine.raw
-            and other.raw
-            and self.uses[name] == 1
-            and isinstance(last, Conv)
-            and not last.dense
-            and last.out is mine.like
-            and (mine.like.channels, mine.like.height, mine.like.width)
-            == (other.like.channels, other.like.height, other.like.width)
-        )
+    def _look_at_norms(self) -> list[Tensor]:
+        """How each batch norm works in this pass, as nn.BatchNorm2d decides it; the counters that it moves."""
+        counted: list[Tensor] = []
+        for structure, module in self.norms:
+            buffers = module._buffers  # an attribute of a module is found the long way round
+            mean, variance, count = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+            structure.eps = module.eps
+            structure.batch_statistics = int(module.training or mean is None)
+            structure.momentum = -1.0  # leave the running statistics alone
+            if mean is None or variance is None:
+                continue
+            structure.running_mean, structure.running_var = mean.data_ptr(), variance.data_ptr()
+            if module.training and module.track_running_stats:
+                structure.momentum = module.momentum or 0.0
+                if count is not None:
+                    counted.append(count)
+                    if module.momentum is None:
+                        structure.momentum = 1.0 / (float(count) + 1)
+        return counted
 
-    def _join(self, step: Step, out: Buffer, add: Buffer) -> None:
-        last = self.program.ops[-1]
-        assert isinstance(last, Conv)
-        last.add = add
-        self.views[step.name] = View([Term(out)])
 
-    def _pool(self, step: Step) -> None:
-        name, view = self._view(step)
-        made = None
-        if not view.raw and (self.uses[name] > 1 or len(view.terms) > 1):
-            made = view.made = Buffer(view.like.channels, view.like.height, view.like.width)
-        if step.name not in self.region.outputs:
-            raise ValueError("a pooled value must leave the region")
-        position = self.region.outputs.index(step.name)
-        self.program.keepdim[position] = step.keepdim
-        self.program.ops.append(Pass(view, out=made, position=position))
-        self.views[step.name] = View([])
+class Writer:
+    """Writes scripts for one piece of memory.
+
+    `keys` are the parameters as runs give them, `layout` is that of outputs; `departures` tells their shapes.
+    """
+
+    def __init__(self, memory: Memory, layers: Layers, keys: Sequence[Key], layout: torch.memory_format) -> None:
+        self.memory, self.layers, self.layout = memory, layers, layout
+        self.keys = {key: i for i, key in enumerate(keys)}
+
+    def script_of(self, ops: Sequence[Op], arrivals: int, departures: int, gradient_of: str = "") -> Script:
+        """The calls of a program; every other one walks the batch from its end, where the cache is warm.
+
+        A backward program takes the gradient of active weights, of those that are wanted, or of all.
+        """
+        self.gradient_of, self.gradients = gradient_of, bool(gradient_of)
+        self.departures: list[tuple[tuple[int, ...], torch.memory_format]] = [((), self.layout)] * departures
+        order = [THREADS]
+        for i in range(arrivals):
+            order += [Slot("arrival", i), *(Slot("stride", i, axis) for axis in range(4))]
+        order += [Slot("departure", i) for i in range(departures)]
+        kinds = ("parameter", *["gradient"] * self.gradients)
+        order += [Slot(kind, i) for kind in kinds for i in range(len(self.keys))]
+        self.script = Script(self.memory.lib, self.layers, self.memory.images, order)
+        for turn, op in enumerate(ops):
+            op.write(self, turn % 2)
+        return self.script.close()
+
+    def parameter(self, module: nn.Module, name: str) -> Word:
+        """Where a parameter lies; fixed layers bring their own."""
+        position = self.keys.get((module, name))
+        if position is not None:
+            return Slot("parameter", position)
+        own = module._parameters[name]
+        return 0 if own is None else own.data_ptr()
+
+    def gradient(self, module: nn.Module, name: str) -> Word:
+        return Slot("gradient", self.keys[module, name]) if (module, name) in self.keys else 0
+
+    def layer(self, module: nn.Module, geometry: Geometry, *at: int) -> None:
+        """A layer with its pattern, which `Script.follow` puts at these places."""
+        pattern = self.layers.pattern(module, geometry, self.memory.pixels)
+        weight = self.keys.get((module, "weight"))
+        self.script.layers.append(LayerCall(pattern, weight, at, sampled=self.gradient_of == "wanted"))
+
+    def sweep(
+        self, like: Buffer, source: Any, sink: Any, pooled: Word, backwards: int, among: Sequence[int] = ()
+    ) -> None:
+        """One element-wise pass over a tensor of a buffer's shape; with `pooled`, to or from means over its pixels.
+
+        `among`: how many channels lie where it reads, and where it writes.
+        """
+        among = among or (like.channels, like.channels)
+        self.script.add(SWEEP, *self.memory.area(like), source or 0, sink, pooled, *among, THREADS, backwards)

@@ -1,104 +1,31 @@
-"""Where buffers lie: one arena per program, with room shared by buffers that never live at the same time."""
+"""Where buffers lie: one arena per program, with room shared by buffers that never live at the same time.
+
+Every address that C is given is found here, and every structure that describes a view or a gradient to it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from . import library
-from .index import pixel_plane, plane
-from .layers import Layers
-from .library import Library
-from .plan import (
-    Activation,
-    BackOp,
-    BatchNorm,
-    BatchNormBack,
-    Buffer,
-    Cat,
-    CatBack,
-    ConvBack,
-    Enter,
-    Forward,
-    GradientSink,
-    LayerNorm,
-    Leave,
-    Noise,
-    Op,
-    Part,
-    Pass,
-    View,
-    Window,
-    WindowBack,
-)  # fmt: skip
+from .build import MOVE, MOVE_IN, MOVE_OUT, PIXEL_MOVE, Library, structure
+from .operations.base import Activation, Buffer, GradientSink, Op, Part, Traffic, View
+from .operations.index import pixel_plane, pixel_row, plane
+
+if TYPE_CHECKING:
+    from .lower import Word
+    from .operations.norms import BatchNorm
 
 WORTH_LARGE_PAGES = 16 << 20  # bytes
 VECTORS = ("mean", "rstd", "scale", "shift", "gz", "gb")
 ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu", "relu6", "hardswish", "silu")  # by their number in C
-
-
-@dataclass
-class Traffic:
-    """What an operation reads and writes, and which write may take the place of which read."""
-
-    reads: list[Buffer] = field(default_factory=list)
-    writes: list[Buffer] = field(default_factory=list)
-    over: list[tuple[Buffer, Buffer]] = field(default_factory=list)
-
-
-def forward_traffic(op: Op) -> Traffic:
-    """A band is filled ahead of the rows that are stored, so a layer that keeps the shape may work in place."""
-    if isinstance(op, Enter | Leave):
-        return edge_traffic(op)
-    if isinstance(op, BatchNorm):
-        return Traffic(reads=_given(op.sums))
-    if isinstance(op, LayerNorm):
-        return Traffic([op.source], [op.out], [(op.out, op.source)])
-    if isinstance(op, Noise):
-        return Traffic(writes=[op.out])
-    if isinstance(op, Cat):
-        return Traffic([term.buffer for view in op.sources for term in view.terms], [op.out])
-    source = [term.buffer for term in op.source.terms]
-    if isinstance(op, Pass):
-        return Traffic(source + _given(op.noise), _given(op.out, op.sums), [(op.out, b) for b in source if op.out])
-    over = [(op.made, b) for b in reversed(source) if op.made]
-    if isinstance(op, Window):
-        return Traffic(source, _given(op.made, op.out), over)
-    if op.add:
-        over.append((op.out, op.add))
-    g = op.geometry
-    if not op.dense and g.stride == 1 and (g.inputs, g.height, g.width) == (g.outputs, g.out_height, g.out_width):
-        over += [(op.out, b) for b in source]
-    return Traffic(source + _given(op.add), _given(op.made, op.out, op.sums), over)
-
-
-def backward_traffic(op: BackOp) -> Traffic:
-    """The same for gradients; forward buffers never move and are left out."""
-    if isinstance(op, Enter | Leave):
-        return edge_traffic(op)
-    if isinstance(op, BatchNormBack):
-        return Traffic(reads=[op.sums])
-    sink = op.sink
-    over = [(sink.out, sink.add)] if sink.out and sink.add else []
-    if isinstance(op, CatBack):
-        return Traffic([op.whole, *_given(sink.add)], _given(sink.out, sink.sums), over)
-    parts = [part.buffer for part in op.parts]
-    if isinstance(op, WindowBack):
-        return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums), over)
-    store = op.store if isinstance(op, ConvBack) else None
-    into = store if isinstance(op, ConvBack) else sink.out
-    over += [(into, b) for b in parts if into]
-    return Traffic(parts + _given(sink.add), _given(sink.out, sink.sums, store), over)
-
-
-def edge_traffic(op: Enter | Leave) -> Traffic:
-    return Traffic(writes=[op.out]) if isinstance(op, Enter) else Traffic(reads=[op.source])
+Source = structure("Source", pointers="x xs xc xb y ys yc yb z out m", integers="activation")
+Sink = structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation")
 
 
 def room(floats: int) -> Tensor:
@@ -109,10 +36,6 @@ def room(floats: int) -> Tensor:
             pages.madvise(mmap.MADV_HUGEPAGE)
             return torch.frombuffer(pages, dtype=torch.float32)
     return torch.empty(floats)
-
-
-def _given(*buffers: Buffer | None) -> list[Buffer]:
-    return [b for b in buffers if b is not None]
 
 
 def place(traffic: Sequence[Traffic], size: Callable[[Buffer], int], keep: bool) -> tuple[dict[Buffer, int], int]:
@@ -149,14 +72,12 @@ def place(traffic: Sequence[Traffic], size: Callable[[Buffer], int], keep: bool)
 class Memory:
     """The arena of one program and the addresses in it; leased to one run at a time."""
 
-    def __init__(
-        self, lib: Library, layers: Layers, forward: Forward, images: int, adjoint: list[BackOp] | None, pixels: bool
-    ) -> None:
-        self.lib, self.layers, self.images, self.pixels = lib, layers, images, pixels
+    def __init__(self, lib: Library, forward: list[Op], backward: list[Op] | None, images: int, pixels: bool) -> None:
+        self.lib, self.lanes, self.images, self.pixels = lib, lib.lanes, images, pixels
         self.blocks = images if pixels else -(-images // lib.lanes)
-        offsets, total = place([forward_traffic(op) for op in forward.ops], self.size, keep=adjoint is not None)
-        if adjoint is not None:
-            more, extra = place([backward_traffic(op) for op in adjoint], self.size, keep=False)
+        offsets, total = place([op.traffic() for op in forward], self.size, keep=backward is not None)
+        if backward is not None:
+            more, extra = place([op.traffic() for op in backward], self.size, keep=False)
             offsets |= {b: total + offset for b, offset in more.items()}
             total += extra
         self.arena = room(total + 16)
@@ -164,19 +85,10 @@ class Memory:
         self.offset = offsets
         self.norms: dict[BatchNorm, Any] = {}
         self.vectors: dict[BatchNorm, Tensor] = {}
-        for op in forward.ops:
-            if isinstance(op, BatchNorm):
-                self.vectors[op] = torch.empty(len(VECTORS), op.buffer.channels)
-                self.norms[op] = library.BatchNorm(
-                    images=images,
-                    channels=op.buffer.channels,
-                    area=op.buffer.height * op.buffer.width,
-                    **{name: self.vector(op, name) for name in VECTORS},
-                )
 
     def size(self, buffer: Buffer) -> int:
         """Floats that a buffer takes."""
-        inner = 3 * self.lib.lanes if buffer.sums else self.plane(buffer)
+        inner = 3 * self.lanes if buffer.sums else self.plane(buffer)
         return -(-self.blocks * buffer.channels * inner // 16) * 16
 
     def at(self, buffer: Buffer | None) -> int:
@@ -185,16 +97,55 @@ class Memory:
 
     def plane(self, buffer: Buffer) -> int:
         """Floats between the channels of a buffer."""
-        return (pixel_plane if self.pixels else plane)(buffer.height, buffer.width, self.lib.lanes)
+        return (pixel_plane if self.pixels else plane)(buffer.height, buffer.width, self.lanes)
 
     def vector(self, norm: BatchNorm, name: str) -> int:
         """The address of one of the per-channel vectors of a norm."""
+        if norm not in self.vectors:
+            self.vectors[norm] = torch.empty(len(VECTORS), norm.buffer.channels)
         return self.vectors[norm][VECTORS.index(name)].data_ptr()
+
+    # --- sizes, and moves between layouts ----------------------------------------------------------------------------
+
+    def shape(self, buffer: Buffer) -> tuple[int, int, int, int]:
+        """[N, C, H, W]."""
+        return self.images, *buffer.size
+
+    def extent(self, buffer: Buffer) -> tuple[int, int, int, int, int]:
+        """The same, and the floats between channels."""
+        return *self.shape(buffer), self.plane(buffer)
+
+    def area(self, buffer: Buffer) -> tuple[int, int, int, int]:
+        """Images, channels, vectors and floats of a channel, as an element-wise pass sees them."""
+        images, channels, height, width, plane = self.extent(buffer)
+        if self.pixels:  # each picture is a block of its own
+            return images * self.lanes, channels, height * pixel_row(width, self.lanes) // self.lanes, plane
+        return images, channels, height * width, plane
+
+    def move(self, source: Word, to: Word, buffer: Buffer, strides: Sequence[Word], way: int, threads: Word) -> Any:
+        """The call that moves a buffer in or out."""
+        if self.pixels:
+            return PIXEL_MOVE, source, to, *self.extent(buffer), pixel_row(buffer.width, self.lanes), *strides, way
+        return MOVE, source, to, *self.extent(buffer), *strides, way, threads
+
+    def move_out(self, address: int, buffer: Buffer, layout: torch.memory_format) -> Tensor:
+        """Now: blocked -> [N, C, H, W] in one of torch's own layouts."""
+        plain = torch.empty(self.shape(buffer), memory_format=layout)
+        threads = torch.get_num_threads()
+        self.lib.call(*self.move(address, plain.data_ptr(), buffer, plain.stride(), MOVE_OUT, threads))
+        return plain
+
+    def move_in(self, plain: Tensor, buffer: Buffer) -> None:
+        """Now: [N, C, H, W] in any strides -> blocked."""
+        threads = torch.get_num_threads()
+        self.lib.call(*self.move(plain.data_ptr(), self.at(buffer), buffer, plain.stride(), MOVE_IN, threads))
+
+    # --- as C sees views and gradients -------------------------------------------------------------------------------
 
     def source(self, view: View, out: Buffer | None = None) -> Any:
         """A view as a C Source."""
         first = view.terms[0]
-        s = library.Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
+        s = Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
         if first.norm is not None:
             s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
         if len(view.terms) == 2:
@@ -206,7 +157,7 @@ class Memory:
 
     def gradient(self, parts: list[Part], out: Buffer | None = None) -> Any:
         """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""
-        s = library.Source(out=self.at(out), x=self.at(parts[0].buffer))
+        s = Source(out=self.at(out), x=self.at(parts[0].buffer))
         norm, free = parts[0].norm, ["y", "z"]
         if norm is not None:
             s.xs, s.xb = self.vector(norm, "scale"), self.vector(norm, "gb")
@@ -218,7 +169,7 @@ class Memory:
 
     def sink(self, sink: GradientSink) -> Any:
         """A gradient's sink as a C Sink."""
-        k = library.Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
+        k = Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
         if sink.gate is not None:
             k.gate, k.activation = self.at(sink.gate.buffer), ACTIVATIONS.index(sink.activation)
             if sink.gate.norm is not None:

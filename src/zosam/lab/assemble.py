@@ -1,23 +1,32 @@
-"""From the words of a run to its data, optimizer and masks; and a check of the words that needs none of them."""
+"""A run put together: from its words to data, network, optimizer and masks, in the one place where that is done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from zosam import optim
+from zosam import files, optim
+from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import ALONE, Ranks
-from zosam.lab import data
+from zosam.kernels import accelerate, choices
+from zosam.lab import data, models
+from zosam.lab.clipping import clip_gradients
 from zosam.lab.decay_groups import decay_groups, norms_climb
+from zosam.lab.device import placed, seed
+from zosam.lab.ema import Ema
 from zosam.lab.learning_rate import SCHEDULE, Constant
-from zosam.lab.precision import probe_far_enough
+from zosam.lab.precision import Precision, probe_far_enough
 from zosam.lab.radius import rho_over
 from zosam.lab.scoring import scoring_loss
 from zosam.lab.settings import Choice, Kind
+from zosam.lab.train import classification, take_step
+from zosam.lab.where import Where
 from zosam.names import settings_of
 from zosam.optim import SharpnessAware
 from zosam.sparse import METHODS, Sparsity
@@ -38,6 +47,93 @@ METHOD = Kind(
     {**METHODS, "dense": dense},
     given=frozenset({"model", "optimizer", "sparsity", "loss", "seed", "steps"}),
 )
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that a run's steps need, on its device."""
+
+    what: Run
+    device: torch.device
+    source: data.Data
+    model: nn.Module
+    network: nn.Module
+    """The model as all ranks train it together; on one it is the model."""
+    optimizer: SharpnessAware
+    sparse: Sparsity | None
+    ema: Ema | None
+    precision: Precision
+    one_schedule: int
+    """Steps of the learning-rate schedule; a method that rewinds goes through it more than once."""
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.one_schedule if self.sparse is None else self.sparse.total_steps(self.one_schedule)
+
+    def schedule_step(self, step: int) -> int:
+        """Where in its schedule and data a step is: the step itself, unless the method rewinds."""
+        return step if self.sparse is None else self.sparse.schedule_step(step)
+
+    def closure(self, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
+        """The loss of a batch."""
+        smoothing, ranks = self.what.label_smoothing, self.optimizer.ranks
+        return classification(self.network, x, y, self.optimizer.per_sample, smoothing, self.precision, ranks)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One step on a batch, as it is timed: `fit` takes those that train."""
+        self.network.train()
+        take_step(self.optimizer, self.closure(x, y), self.precision)
+        self.average()
+
+    def average(self) -> None:
+        """Let the moving average, if there is one, take in the weights after a step."""
+        if self.ema is not None:
+            self.ema.update(self.model, None if self.sparse is None else self.sparse.masks)
+
+
+def assemble(
+    what: Run,
+    where: Where,
+    device: torch.device,
+    team: Ranks = ALONE,
+    *,
+    source: data.Data | None = None,
+    steps: int | None = None,
+    chosen: Path | None = None,
+) -> Training:
+    """Put a run together on the device, with all that `where` asks for.
+
+    `source` stands in for the run's own data, and `steps` for the length of its schedule. Where sparse kernels win is
+    measured, unless the file `chosen` says so; else it is written there.
+    """
+    if where.accelerate and what.precision != "fp32":
+        raise ValueError(f"the sparse kernels compute in fp32, not in {what.precision}: leave accelerate out")
+    seed(device, what.seed)
+    if source is None:
+        source = load_data(what, where.data_dir, team, where.workers, device)
+    model = placed(models.build(what.model, source.classes), device)
+    example = next(source.train.epoch(0))[0]
+    network = model if team.world == 1 else parallel(model, example)
+    if steps is None:
+        steps = what.epochs * len(source.train)
+    optimizer = build_optimizer(what, model, steps)
+    ema = None if what.ema is None else Ema(model, what.ema)
+    sparse = build_method(what, model, optimizer, source, steps)
+    made = Training(
+        what, device, source, model, network, optimizer, sparse, ema, Precision(what.precision, device), steps
+    )
+    if isinstance(what.rho, Choice):  # it goes back where the training does
+        rho = optimizer.schedule
+        assert rho is not None
+        optimizer.schedule = lambda step, lr: rho(made.schedule_step(step), lr)
+    if what.clip is not None:
+        clip_gradients(optimizer, what.clip)
+    if where.accelerate and sparse is not None:
+        _accelerate(model, sparse, example, chosen, team)
+    if where.compile:
+        network.compile()
+    return made
 
 
 def load_data(
@@ -96,13 +192,23 @@ def build_schedule(what: Run) -> Constant:
     return found
 
 
-def rho_of(what: Run) -> float | Choice | None:
-    """The rho of a run, or its optimizer's own; None for one that takes none, or that never climbs."""
+def climbs(what: Run) -> bool:
+    """Whether a run's optimizer perturbs anything: it takes a rho, whose default is not 0."""
     rho = settings_of(OPTIMIZER.thing(what.optimizer.name)).get("rho")
-    if rho is None or rho.default == 0.0:
+    return rho is not None and rho.default != 0.0
+
+
+def rho_of(what: Run) -> float | Choice | None:
+    """The rho of a run, or its optimizer's own; None for one that never climbs, or whose length is not a rho."""
+    if not climbs(what):
         return None
-    own: float | None = rho.default
-    return own if what.rho is None else what.rho
+    if what.rho is not None:
+        return what.rho
+    cls = OPTIMIZER.thing(what.optimizer.name)
+    own: float | None = settings_of(cls)["rho"].default
+    if own is None and "sigma" not in what.optimizer.settings:
+        own = getattr(cls, "usual_rho", None)
+    return own
 
 
 @cache
@@ -115,7 +221,7 @@ def spelled_out(preset: Choice) -> Choice:
     made = optim.PRESETS[preset.name](base(), **preset.settings)
     plain = type(made)(base()).settings()
     settings = {n: getattr(made, n) for n, text in made.settings().items() if text != plain[n]}
-    return OPTIMIZER.read(str(Choice(type(made).__name__.lower(), "", settings)))
+    return OPTIMIZER.read(str(Choice(made.method().lower(), "", settings)))
 
 
 def check(what: Run) -> None:
@@ -141,6 +247,20 @@ def _method(what: Run, model: nn.Module, optimizer: SharpnessAware, known: dict[
     if sparse is not None and not isinstance(sparse, Sparsity):
         raise ValueError(f"method {what.method} made a {type(sparse).__name__}, not a zosam.Sparsity")
     return sparse
+
+
+def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Path | None, team: Ranks) -> None:
+    """Run on the sparse kernels; where they win is measured once and kept, or a resumed run could end in other bits."""
+    if chosen is None:
+        accelerate(model, sparse, example)
+        return
+
+    def measure() -> None:
+        if not chosen.exists():
+            files.write_json(chosen, choices(accelerate(model, sparse, example)))
+
+    team.lead(measure)
+    accelerate(model, sparse, example, files.read_json(chosen))
 
 
 class _Reached(Exception):

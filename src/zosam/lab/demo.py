@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from zosam.kernels import accelerate
-from zosam.lab import data, models, terminal
-from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab import data, terminal
+from zosam.lab.assemble import assemble, load_data
+from zosam.lab.device import CPU
 from zosam.lab.measure.sharpness import sharpness
 from zosam.lab.measure.throughput import ratios, seconds
 from zosam.lab.record import Record
@@ -20,6 +20,7 @@ from zosam.lab.run import Run, run
 from zosam.lab.terminal import Column, Output, show_table
 from zosam.lab.train import classification
 from zosam.lab.watching import Watching
+from zosam.lab.where import Where
 
 FORMS = {
     "accuracy": ".2%", "sparsity": ".2%", "forward": ",.0f", "backward": ",.0f", "images/s": ".2f", "vs dense": ".2f",
@@ -74,15 +75,9 @@ def watched(label: str, what: Run, out: Path, console: Console) -> Record:
 def one_step(what: Run, fast: bool = True) -> Callable[[], object]:
     """A training step of that run on a batch of its own, to be timed; on the sparse kernels if `fast`."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        source = load_data(what)
-        model = models.build(what.model, source.classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = build_optimizer(what, model, 1)
-        sparse = build_method(what, model, optimizer, source, steps=10_000)
-        x, y = next(source.train.epoch(0))
-        if fast and sparse is not None:
-            accelerate(model, sparse, x)
-    return lambda: optimizer.step(classification(model, x, y))
+        training = assemble(what, Where(device="cpu", accelerate=fast), CPU)
+    x, y = next(training.source.train.epoch(0))
+    return lambda: training.step(x, y)
 
 
 def rise(record: Record) -> float:

@@ -32,6 +32,10 @@ class Constant:
         for name in ("warmup", "warmup_lr"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if self.warmup_lr and not self.warmup:
+            raise ValueError(
+                f"warmup_lr={self.warmup_lr:g} has no effect without a warm-up: say warmup=5, or leave it out"
+            )
         if not self.warmup <= self.epochs:
             raise ValueError(f"the warm-up of {self.warmup:g} epochs is longer than the training, {self.epochs:g}")
 

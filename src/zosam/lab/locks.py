@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from zosam.files import NotWritten, not_written
 
 LOCK, MARKER = ".lock", ".lock-by-name"
+T = TypeVar("T")
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 
 
@@ -95,6 +99,26 @@ def alone_with(file: Path, wait: float = 60.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def work_through(todo: Iterable[T], is_done: Callable[[T], bool], work: Callable[[T], None], wait: float = 2.0) -> None:
+    """Do all that is to do, beside any number of processes that do the same: each thing is done by one of them.
+
+    `work` raises `Busy` where another is at it: then it is come back to, until it is done.
+    """
+    queue, busy = deque(todo), 0
+    while queue:
+        now = queue.popleft()
+        if is_done(now):
+            continue
+        try:
+            work(now)
+            busy = 0
+        except Busy:
+            queue.append(now)
+            busy += 1
+            if busy >= len(queue):  # all that is left is in other hands
+                time.sleep(wait)
 
 
 def _acquired(path: Path, marker: Path, wait: float) -> BaseFileLock:

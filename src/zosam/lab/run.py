@@ -18,7 +18,7 @@ from typing import Any, Literal, get_type_hints
 
 from zosam.distributed.ranks import joined
 from zosam.lab import checkpoints, data, models
-from zosam.lab.assemble import METHOD, OPTIMIZER, check, rho_of, spelled_out
+from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, rho_of, spelled_out
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
 from zosam.lab.claim import check_same, claim
@@ -39,7 +39,7 @@ OFF: dict[str, Any] = {  # what is off has no effect and no place in an address:
 }  # fmt: skip
 LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
 HIGHEST = {"epochs": 1_000_000, "batch_size": 1 << 20}
-LARGEST_PICTURE = 4096  # pixels on a side
+field_types: Callable[[type], dict[str, Any]] = cache(get_type_hints)  # it takes longer than all else in making a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Run:
     """Seed of initialization, data order, masks and directions."""
 
     def __post_init__(self) -> None:
-        for name, wanted in get_type_hints(type(self)).items():
+        for name, wanted in field_types(type(self)).items():
             if wanted not in (Chosen, Radius):
                 object.__setattr__(self, name, typed(name, getattr(self, name), wanted))
         for name, low in LOWEST.items():
@@ -108,10 +108,6 @@ class Run:
         for name, high in HIGHEST.items():
             if getattr(self, name) > high:
                 raise ValueError(f"{name} must be at most {high:,}, not {getattr(self, name):,}")
-        if self.data.name in data.DATA and self.data.settings.get("image_size", 0) > LARGEST_PICTURE:
-            raise ValueError(
-                f"image_size must be at most {LARGEST_PICTURE:,}: the pictures of {self.data} are absurdly large"
-            )
         for name in ("sparsity", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
@@ -125,8 +121,12 @@ class Run:
         if self.optimizer.name in PRESETS:
             object.__setattr__(self, "rho", rho_of(self))
             object.__setattr__(self, "optimizer", spelled_out(self.optimizer))
-        if self.model.name in models.MODELS:
-            _fits(self.model)
+        try:
+            size = data.size_of(self.data)
+        except ValueError as error:
+            raise ValueError(f"data {self.data}: {error}") from None
+        if models.NETWORKS.knows(self.model):
+            models.fits(self.model, None if size is None else size.classes)
         if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
             check(self)
 
@@ -169,11 +169,24 @@ class Run:
         if OPTIMIZER.knows(self.optimizer):
             rho = rho_of(self)
             found["rho"] = rho.whole if isinstance(rho, Choice) else rho
-        off = {name for name, value in OFF.items() if found[name] == value} | {"length"}
-        off |= {"sparsity"} if self.method.name == "dense" else set()
-        off |= {"weight_decay_on"} if self.weight_decay == 0 else set()
-        off |= {"perturb_on"} if found["rho"] is None else set()
+        off = {name for name, value in OFF.items() if found[name] == value} | {"length", *self.idle}
         return {name: value for name, value in found.items() if name not in off}
+
+    @cached_property
+    def idle(self) -> dict[str, str]:
+        """The fields that have no effect beside the others, and why."""
+        found: dict[str, str] = {}
+        if self.method.name == "dense":
+            found["sparsity"] = "dense has no masks"
+        if self.weight_decay == 0:
+            found["weight_decay_on"] = "weight_decay is 0"
+        if OPTIMIZER.knows(self.optimizer) and not climbs(self):
+            found["rho"] = found["perturb_on"] = f"{self.optimizer.name} perturbs nothing"
+        return found
+
+    def stripped(self) -> Run:
+        """The same run without what has no effect in it."""
+        return dataclasses.replace(self, **{name: getattr(type(self)(), name) for name in self.idle})
 
     def written(self) -> dict[str, Any]:
         """What is not at its default, as one would write it."""
@@ -200,15 +213,6 @@ class Run:
         return hash(self.key)
 
 
-@cache
-def _fits(model: Choice) -> None:
-    """Whether a network of ours can be built with these settings."""
-    try:
-        models.sizes(model, 10)
-    except (ValueError, RuntimeError, ArithmeticError, AssertionError) as error:
-        raise ValueError(f"no network is {model}: {error}") from error
-
-
 def run(
     what: Run,
     root: str | Path = "runs",
@@ -229,6 +233,9 @@ def run(
     Under torchrun, or where `torch.distributed` is up, all ranks call it and train together, each on its part of
     every batch: the training is that of one process, up to rounding. Rank 0 alone writes.
     """
+    for name, why in what.idle.items():
+        if getattr(what, name) not in (getattr(Run(), name), 0.0):
+            raise ValueError(f"{name}={getattr(what, name)} has no effect, for {why}: leave it out")
     path, how = Path(root) / what.folder, Where.of(where)
     fresh = [folder for folder in (path, *path.parents) if not folder.exists()]
     done = _finished(path, what)  # to look at it takes no lock, and no right to write

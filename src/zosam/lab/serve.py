@@ -129,13 +129,27 @@ def _in_turns(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str
     return {name: statistics.median(times) for name, times in took.items()}
 
 
-def bench(path: Path, batches: Sequence[int], threads: int, model: str | None) -> tuple[list[dict[str, Any]], str]:
+def example_batch(record: Any, data: str | None = None, data_dir: str | None = None) -> Tensor:
+    """The first test batch of a run's data set, or of another: code of the user's own is run only if they name it."""
+    from zosam.lab.data import load
+
+    source = load(data or record.run.data, record.run.batch_size, record.run.seed, data_dir=data_dir)
+    pictures: Tensor = next(iter(source.test))[0]
+    return pictures
+
+
+def bench(
+    path: Path,
+    batches: Sequence[int],
+    threads: int,
+    model: str | None = None,
+    data: str | None = None,
+    data_dir: str | None = None,
+) -> tuple[list[dict[str, Any]], str]:
     """What `serve_bench` finds for a finished run, and what runs where."""
     from zosam.lab import models
-    from zosam.lab.assemble import load_data
 
     torch.set_num_threads(threads)
     record = _finished(path)
     network = record.load(None if model is None else models.build(model, record.classes))
-    pictures = next(iter(load_data(record.run).test))[0]
-    return serve_bench(network, pictures, batches), report(network)
+    return serve_bench(network, example_batch(record, data, data_dir), batches), report(network)

@@ -84,7 +84,9 @@ class Kind:
         if colon and head in self.packages:
             return self.packages[head](rest)
         if colon and name not in self.table:
-            raise ValueError(f"{name} is code that nobody here has asked for: if you trust it, name it yourself")
+            raise ValueError(
+                f"{name} is code that nobody here has asked for: if you trust it, name it yourself, as the {self.word}"
+            )
         return find(self.table, name, self.word)
 
     def _split(self, text: str) -> tuple[str, str]:
@@ -159,7 +161,7 @@ def _import(name: str, word: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, but something that it imports is not
-        raise ValueError(f"{word} {name}: there is no module {error.name!r} to import") from error
+        raise ValueError(f"{word} {name}: there is no module {error.name!r} to import, here or installed") from error
     except AttributeError as error:
         raise ValueError(f"{word} {name}: {module} has no {attribute!r}") from error
     if not callable(_OWN[name]):

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from zosam.distributed.ranks import leads
+from zosam.lab.callbacks import Tick
 
 GAP = 2  # spaces between columns
 SHORTEST = 24  # letters that prose is broken to, at the least
@@ -45,6 +46,13 @@ class Output:
     def aside(self, console: Console) -> Console:
         """Where to say what is no result: the console, or standard error where a program reads the results."""
         return console if self.is_plain else Console(stderr=True, quiet=not leads())
+
+    def tell(self, text: str, *records: Mapping[str, Any]) -> None:
+        """Print what takes no table: the text for people, the records for programs."""
+        if self.is_plain:
+            console.print(plain(text), soft_wrap=True, highlight=False)
+        else:
+            self.write(records)
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Print records; in CSV a mapping or list within is written as JSON, and what one does not have is empty."""
@@ -151,3 +159,11 @@ def progress_bar(
     counted = counts or (MofNCompleteColumn(), TextColumn(unit))
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), *counted, TimeElapsedColumn())
     return Progress(*columns, console=console, disable=hidden or not console.is_terminal, transient=transient)
+
+
+def begin(progress: Progress, name: str) -> Tick:
+    """A new bar, and what to tell how many of how many are done; without a terminal its name is a line."""
+    task = progress.add_task(name, total=None)
+    if not progress.console.is_terminal:
+        progress.console.print(name, markup=False, highlight=False, soft_wrap=True)
+    return lambda done, of: progress.update(task, completed=done, total=of)

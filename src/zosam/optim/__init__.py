@@ -1,6 +1,29 @@
 """Sharpness-aware optimizers, each a `SharpnessAware` around any torch optimizer.
 
-A method, or a part of one, is listed here once, by the line that imports it.
+A method, or a part of one, is listed here once, by the line that imports it. The room, from the step outwards:
+
+base            SharpnessAware: the step as a transaction
+ascent          what methods are made of: gradients, losses, directions, lengths, numbers
+passes          one pass through the model, forward only or with its gradient
+snapshot        buffers and random streams, taken before a pass and put back
+perturb         where a perturbation is added to the weights, and where it is undone
+vector          which weights are active, and these as one vector
+filters         the rows of weights that share an output: norms, sizes and sums
+scale           in which metric a perturbation is rho long
+schedules       how rho goes over the training
+probes          what a zero-order ascent probes along, and how it decides
+pair            candidates that are run with a graph each
+zosam           ZO-SAM, and the paper's Algorithm 1 to the letter
+sam             SAM and ASAM
+esam            ESAM: some tensors, and the samples that are hurt most
+looksam         LookSAM: climb every k steps
+gsam            GSAM: close the gap between the loss and its perturbed value
+rwp             RWP and ARWP: random noise, filter by filter
+controls        no perturbation at all, and those that cost no extra pass
+recall          what a method remembers from step to step
+saved           how an optimizer is saved, loaded and copied
+state_hooks     state of ours in the base optimizer's state_dict
+guards          what a loop may do wrong without noticing
 """
 
 from collections.abc import Callable
@@ -9,8 +32,8 @@ from zosam.optim import schedules as schedules
 from zosam.optim.base import SharpnessAware as SharpnessAware
 from zosam.optim.controls import MSAM as MSAM
 from zosam.optim.controls import S2SAM as S2SAM
-from zosam.optim.controls import SGD as SGD
 from zosam.optim.controls import RandomSAM as RandomSAM
+from zosam.optim.controls import Unperturbed as Unperturbed
 from zosam.optim.esam import ESAM as ESAM
 from zosam.optim.gsam import GSAM as GSAM
 from zosam.optim.looksam import LookSAM as LookSAM
@@ -32,7 +55,7 @@ from zosam.optim.zosam import PaperZOSAM as PaperZOSAM
 
 _imported = [thing for thing in globals().values() if isinstance(thing, type) and thing.__module__.startswith(__name__)]
 OPTIMIZERS: dict[str, type[SharpnessAware]] = {
-    cls.__name__.lower(): cls for cls in _imported if issubclass(cls, SharpnessAware) and cls is not SharpnessAware
+    cls.method().lower(): cls for cls in _imported if issubclass(cls, SharpnessAware) and cls is not SharpnessAware
 }
 PARTS: dict[str, type] = {cls.__name__.lower(): cls for cls in _imported if not issubclass(cls, SharpnessAware)}
 PRESETS: dict[str, Callable[..., SharpnessAware]] = {"zosam.fast": ZOSAM.fast}

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.distributed.ranks import Ranks, current
-from zosam.machine import double
+from zosam.distributed.ranks import ALONE, Ranks, current, joins_others
 from zosam.optim.passes import Closure, Keep, Passes, not_finite
 from zosam.optim.perturb import Perturbation
 from zosam.optim.recall import Memory
-from zosam.optim.scale import Scale
-from zosam.optim.vector import ActiveWeights, find_masks, signature
+from zosam.optim.scale import Scale, check_metric
+from zosam.optim.schedules import Schedule
+from zosam.optim.vector import ActiveWeights
 from zosam.random_stream import Draw
 
 
@@ -29,6 +29,7 @@ class Ascent(Optimizer):
 
     base: Optimizer
     scale: Scale
+    schedule: Schedule | None
     seed: int
     steps: int
     diagnostics: dict[str, float] | None
@@ -66,6 +67,25 @@ class Ascent(Optimizer):
         """How far each perturbed group climbs."""
         return [check_rho(g["rho"]) for g in self.base.param_groups if g.get("perturb", True)]
 
+    def _put_rho_into_groups(self, rho: float | Schedule) -> None:
+        """Every group gets a rho if it brings none, also one that is added later."""
+        before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
+        self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
+        for group in self.param_groups:
+            check_metric(group.get("scale"))
+            if "rho" not in group or group["rho"] == before:
+                group["rho"] = number
+            elif self.schedule is not None:
+                raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
+        self._set_rho()
+
+    def _set_rho(self) -> list[float]:
+        """Let the schedule write rho for the coming step; how far each perturbed group climbs."""
+        if self.schedule is not None:
+            for group in self.param_groups:
+                group["rho"] = check_rho(self.schedule(self.steps, float(group["lr"])))
+        return self.rhos()
+
     def offset(self, direction: Tensor, radius: float | None = None) -> Tensor:
         """`rho` times the direction, group by group; or `radius` times it, in groups that climb at all."""
         rhos = {id(p): g["rho"] for g in self.base.param_groups for p in g["params"]}
@@ -98,8 +118,8 @@ class Ascent(Optimizer):
         return self.evaluate(closure, keep)
 
     def losses_around(self, offset: Tensor, closure: Closure, keep: Keep | None = None) -> tuple[Tensor, Tensor]:
-        """The losses at the weights plus and minus the offset, in float64."""
-        up, down = (double(self.loss_at(way, closure, keep)) for way in (offset, -offset))
+        """The losses at the weights plus and minus the offset, as precise as the device has numbers."""
+        up, down = (self.loss_at(way, closure, keep).to(self.active.widest) for way in (offset, -offset))
         self.note("loss_up", up)
         self.note("loss_down", down)
         return up, down
@@ -126,7 +146,8 @@ class Ascent(Optimizer):
 
         These numbers are all that a zero-order ascent sends. One that is not finite stops every rank alike.
         """
-        found: list[float] = self.ranks.mean(torch.stack(list(losses)), "ascent").tolist()
+        ranks, values = self.ranks, torch.stack(list(losses))
+        found: list[float] = (values if ranks.world == 1 else ranks.mean(values, "ascent")).tolist()
         for value in found:
             if not abs(value) < float("inf"):
                 raise not_finite(value)
@@ -188,7 +209,7 @@ class Ascent(Optimizer):
             params = [
                 p for g in self.base.param_groups if g.get("perturb", True) for p in g["params"] if p.requires_grad
             ]
-            if self._space is None or self._space.signature != signature(params, find_masks(params)):
+            if self._space is None or not self._space.fits(params):
                 self._space = ActiveWeights(params)
             self._space_checked = self._within
         return self._space
@@ -206,7 +227,9 @@ class Ascent(Optimizer):
     @property
     def ranks(self) -> Ranks:
         """The processes that take the step together: all of the default group, unless it is set."""
-        return current() if self._ranks is None else self._ranks
+        if self._ranks is None:
+            return current() if joins_others() else ALONE
+        return self._ranks
 
     @ranks.setter
     def ranks(self, ranks: Ranks) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, overload
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim import state_hooks
+from zosam.optim import guards, state_hooks
 from zosam.optim.ascent import check_rho
-from zosam.optim.guards import LOOK_AT_STEP, Guards, require_one_unit, say_if_short
 from zosam.optim.passes import Closure, Keep
 from zosam.optim.saved import Saved
 from zosam.optim.scale import Metric, Scale, check_metric
@@ -44,6 +45,8 @@ class SharpnessAware(Saved):
     _climbed: bool  # and rho was above 0
     _ascent: Tensor | None  # the offset that it has climbed
     _statistics: Snapshot | None  # buffers as its pass that counts has left them
+    _left: dict[int, tuple[ref[Tensor] | None, int]] | None  # gradients, as our last step has left them
+    _bare_steps: int  # so many steps, one after another, without a climb
     matters: ClassVar[float] = 1e-5  # a perturbation shorter than this share of the weights' length changes nothing
 
     def __init__(
@@ -70,7 +73,7 @@ class SharpnessAware(Saved):
         # the way torch itself makes an optimizer that registers no parameters of its own
         Optimizer.__setstate__(self, {"defaults": base.defaults})
         self._put_rho_into_groups(rho)
-        state_hooks.attach_alone(base, "sharpness_aware", self)
+        state_hooks.register(base).wrap(self)
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
@@ -99,9 +102,10 @@ class SharpnessAware(Saved):
         """
         if closure is None or self._ascended:
             return self._finish(closure)
-        self._guards.refuse_gathered_gradients(self._parameters())
-        if not self.gathers:
-            self._guards.refuse_skipped_micro_batches()
+        if strange := self._strange_gradients():
+            guards.refuse_gathered(strange)
+        if "accelerate.state" in sys.modules and not self.gathers:
+            guards.refuse_skipped_micro_batches()
         with self._transaction():
             if any(self._set_rho()):
                 self.update(closure)
@@ -205,36 +209,17 @@ class SharpnessAware(Saved):
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    def _put_rho_into_groups(self, rho: float | Schedule) -> None:
-        """Every group gets a rho if it brings none, also one that is added later."""
-        before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
-        self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
-        for group in self.param_groups:
-            check_metric(group.get("scale"))
-            if "rho" not in group or group["rho"] == before:
-                group["rho"] = number
-            elif self.schedule is not None:
-                raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
-        self._set_rho()
-
-    def _set_rho(self) -> list[float]:
-        """Let the schedule write rho for the coming step; how far each perturbed group climbs."""
-        if self.schedule is not None:
-            for group in self.param_groups:
-                group["rho"] = check_rho(self.schedule(self.steps, float(group["lr"])))
-        return self.rhos()
-
     def _go(self, direction: Tensor | None) -> None:
         """From wherever the climb has ended to the weights plus rho times the direction."""
         if direction is None:
             self._perturbation.restore()
             return
-        offset, looks = self.offset(direction), self.steps == LOOK_AT_STEP
+        offset, looks = self.offset(direction), self.steps == guards.LOOK_AT_STEP
         self._perturbation.move_to(self.active, offset)
         if looks or self.diagnostics is not None:
             moved, length = float(self.active.norm(offset)), float(self._perturbation.length())
             self.note("relative_length", moved / length if length else 0.0)
-            say_if_short(type(self).__name__, moved, length, self.matters if looks else 0.0)
+            guards.say_if_short(type(self).__name__, moved, length, self.matters if looks else 0.0)
 
     def _finish(self, closure: Closure | None) -> Tensor | None:
         """End what `ascend` began, or take a step of the base."""
@@ -253,20 +238,33 @@ class SharpnessAware(Saved):
             statistics.restore_buffers()
         if climbed:
             if scale is not None and self._clean_norm is not None:
-                require_one_unit(type(self).__name__, self._clean_norm, self.active.norm(self.grads()), scale)
+                guards.require_one_unit(type(self).__name__, self._clean_norm, self.active.norm(self.grads()), scale)
             self.descend()
         self._step_base(climbed=ascended)
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
-        rehearsal = state_hooks.is_rehearsal(self.base)
+        rehearsal = not self.state and state_hooks.is_rehearsal(self.base)
         self.base.step()
-        self._guards.leave(self._parameters())
+        grads = [(p, p.grad) for p in self._parameters()]
+        self._left = {id(p): (None, 0) if g is None else (ref(g), g._version) for p, g in grads}
         self.steps += not rehearsal
         if climbed or rehearsal:
-            self._guards.climbed()
+            self._bare_steps = 0
         elif any(self.rhos()):
-            self._guards.bare_step(type(self).__name__)
+            self._bare_steps += 1
+            if self._bare_steps == 2:
+                guards.say_that_it_never_climbs(type(self).__name__)
+
+    def _strange_gradients(self) -> list[Tensor]:
+        """Gradients that our last step has not left behind, but for those of parameters that are new since."""
+        found = []
+        for p in self._parameters():
+            if (g := p.grad) is not None:
+                seen, version = (None, 0) if self._left is None else self._left.get(id(p), (ref(g), g._version))
+                if seen is None or seen() is not g or version != g._version:
+                    found.append(g)
+        return found
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -292,6 +290,6 @@ class SharpnessAware(Saved):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
-        self._guards = Guards()
+        self._left, self._bare_steps = None, 0
         self._ascended = self._climbed = False
         self._ascent = self._statistics = None

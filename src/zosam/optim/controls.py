@@ -14,14 +14,18 @@ from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
 
 
-class SGD(SharpnessAware):
+class Unperturbed(SharpnessAware):
     """The base optimizer alone, one forward and one backward: what every other method is measured against.
 
-    It is called after the base of the paper, and wraps any other as well.
+    The command line and records call it `sgd`, after the base of the paper; it wraps any other as well.
     """
 
     def __init__(self, base: Optimizer) -> None:
         super().__init__(base, rho=0.0)
+
+    @classmethod
+    def method(cls) -> str:
+        return "SGD"
 
     def climb(self, closure: Closure) -> Tensor | None:
         return None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zosam.machine import double
 from zosam.optim.passes import Closure, NoBackward
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
                     loss = passes.call(closure)
                 if not loss.requires_grad:
                     raise TypeError("Pair() takes the gradient itself: the closure must return the loss, not detached")
-                found = optimizer.agreed([double(loss.detach()).mean()])[0]
+                found = optimizer.agreed([loss.detach().to(space.widest).mean()])[0]
                 optimizer.note("loss_up" if sign > 0 else "loss_down", found)
                 if worst is None or found > worst.found:
                     worst = Candidate(found, Chosen(probe, sign), loss, values, copies)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
-from zosam.distributed.ranks import ALONE, Ranks
+from zosam.distributed.ranks import ALONE, Ranks, joins_others
 from zosam.optim.snapshot import Modules, Snapshot
 
 Closure = Callable[..., Tensor]
@@ -79,7 +79,7 @@ class Passes:
         self.check_finite: bool | None = None  # whether a loss is looked at; None: if that waits for no device
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
-        self.modules = Modules(params, lambda: ranks().world > 1 or any_sharded(params()))
+        self.modules = Modules(params, lambda: joins_others() and (ranks().world > 1 or any_sharded(params())))
         self.averaging = Averaging(params, ranks, self.modules.all)
         self._samples = 1
         self._differentiates = 0  # how much of autograd the closures use inside, as found out: see _CONTEXTS
@@ -115,7 +115,7 @@ class Passes:
         self.add(keep, forward=1)
         return loss.detach()
 
-    def _forward_only(self, closure: Closure, keep: Keep | None, params: Sequence[Tensor]) -> Tensor:
+    def _forward_only(self, closure: Closure, keep: Keep | None, params: list[Tensor]) -> Tensor:
         """Without a graph or, for a closure that differentiates inside, with as little of one as it needs."""
         for context in _CONTEXTS[self._differentiates :]:
             try:
@@ -135,14 +135,14 @@ class Passes:
         counts, params = keep is None and not self.counted, self.params()
         for p in params:
             p.grad = None
-        sending = self.averaging.sending(gradients=not local, buffers=counts)
+        sending = self._sending(gradients=not local, buffers=counts)
         traces = self._with_traces() if counts else self.without_traces()
         others = self.modules.others_kept() if local else nullcontext()
         with torch.enable_grad(), others, traces, sending:
             loss = self.call(closure, keep)
             if all(p.grad is None for p in params):  # else the closure has called backward itself
                 loss.mean().backward()
-        if not local:
+        if not local and joins_others():
             self.averaging.require()
         loss = loss.detach()
         mean = self.agreed(loss)
@@ -173,11 +173,14 @@ class Passes:
 
     def silent(self) -> AbstractContextManager[None]:
         """Passes in here send nothing to other ranks, unless layers of the model do."""
-        return self.averaging.sending(gradients=False, buffers=False)
+        return self._sending(gradients=False, buffers=False)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Passes in here are averaged over ranks in their backward."""
-        return self.averaging.sending(gradients=True, buffers=False)
+        return self._sending(gradients=True, buffers=False)
+
+    def _sending(self, gradients: bool, buffers: bool) -> AbstractContextManager[None]:
+        return self.averaging.sending(gradients, buffers) if joins_others() else nullcontext()
 
     def call(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """What the closure returns, if that is a loss."""
@@ -244,11 +247,6 @@ class Passes:
 
 
 @contextmanager
-def _without_graph(params: Sequence[Tensor]) -> Iterator[None]:
-    yield  # evaluate() is under no_grad
-
-
-@contextmanager
 def _frozen(params: Sequence[Tensor]) -> Iterator[None]:
     """The weights need no gradient, so that only what depends on other leaves, such as inputs, has a graph."""
     held = [p for p in params if p.requires_grad]
@@ -268,7 +266,8 @@ def _with_graph(params: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
-_CONTEXTS = (_without_graph, _frozen, _with_graph)
+# evaluate() is under no_grad, so that in the first there is no graph at all
+_CONTEXTS: Sequence[Callable[[list[Tensor]], AbstractContextManager[Any]]] = (nullcontext, _frozen, _with_graph)
 
 
 def require_finite(loss: Tensor) -> None:

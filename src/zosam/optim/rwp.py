@@ -17,17 +17,18 @@ class RWP(SharpnessAware):
     """Random weight perturbation: the gradient at θ + e with e ~ N(0, (ρ‖w_f‖/√n_f)²) in every weight of filter f.
 
     n_f is the number of active weights of the filter (of the tensor, if it has one dimension), so a filter moves by
-    rho times its own norm, at any sparsity, and a step costs one pass. Bisla et al., "Low-pass filtering SGD for
-    recovering flat optima in the deep learning optimization landscape", AISTATS 2022; Li et al., "Efficient
-    generalization improvement guided by random weight perturbation", 2022. There the noise is σ‖w_f‖ per weight:
-    give `sigma` instead of rho for that; a schedule may raise it (`schedules.Cosine(sigma, 16 * sigma, steps)`). The
-    published code comes back by subtraction, and its weights drift; here they come back to the bit.
+    rho times its own norm (0.2 unless given), at any sparsity, and a step costs one pass. Bisla et al., "Low-pass
+    filtering SGD for recovering flat optima in the deep learning optimization landscape", AISTATS 2022; Li et al.,
+    "Efficient generalization improvement guided by random weight perturbation", 2022. There the noise is σ‖w_f‖ per
+    weight: give `sigma` instead of rho for that; a schedule may raise it (`schedules.Cosine(sigma, 16 * sigma,
+    steps)`). The published code comes back by subtraction, and its weights drift; here they come back to the bit.
 
     With `eta` above 0 the noise of a filter is divided by √(1 + eta F), F a sum over its squared gradients that decays
     by `beta` (ARWP).
     """
 
     matters: ClassVar[float] = 1e-3
+    usual_rho: ClassVar[float] = 0.2  # where neither rho nor sigma is given
 
     def __init__(
         self,
@@ -43,16 +44,16 @@ class RWP(SharpnessAware):
             raise ValueError("give rho, the share of its norm by which a filter moves, or sigma, not both")
         if not eta >= 0 or not 0 <= beta < 1:
             raise ValueError(f"eta must be 0 or more and beta at least 0 and below 1, not {eta} and {beta}")
-        length = sigma if sigma is not None else 0.2 if rho is None else rho
+        length = sigma if sigma is not None else self.usual_rho if rho is None else rho
         super().__init__(base, length, seed=seed)
         self.per_element, self.eta, self.beta = sigma is not None, eta, beta
 
     def climb(self, closure: Closure) -> Tensor:
-        space = self.active
-        size = space.filter_norms() if self.per_element else space.filter_norms() / space.filter_sizes.sqrt()
+        filters = self.active.filters
+        size = filters.norms() if self.per_element else filters.norms() / filters.sizes.sqrt()
         squares = self.recall("squares") if self.eta else None
         if squares is not None:
-            size = size / (1 + self.eta * space.filter_sums(squares)).sqrt()
+            size = size / (1 + self.eta * filters.sums(squares)).sqrt()
         return self.draw() * size
 
     def descend(self) -> None:

@@ -21,12 +21,23 @@ class Saved(Ascent):
 
     def state_dict(self) -> dict[str, Any]:
         """The base's, in which this optimizer's own state lies."""
-        state_hooks.require_last(self.base, "sharpness_aware", self)
+        self._require_last()
         return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        state_hooks.require_last(self.base, "sharpness_aware", self)
+        self._require_last()
         self.base.load_state_dict(state_dict)
+
+    def _require_last(self) -> None:
+        """Refuse to save or load through one that another has taken the place of."""
+        if state_hooks.register(self.base).wrapper is not self:
+            kind = type(self.base).__name__
+            raise ValueError(f"another optimizer was wrapped around {kind} since: save and load that one")
+
+    @classmethod
+    def method(cls) -> str:
+        """What saved states call it and, in small letters, the command line and records: the name of the class."""
+        return cls.__name__
 
     def settings(self) -> dict[str, str]:
         """What it was made with, but for rho, which lies in the groups."""
@@ -37,7 +48,7 @@ class Saved(Ascent):
         """What is saved with the base: the method, its settings and steps, and what it remembers of each parameter."""
         if self.is_displaced:  # else a window of micro-batches goes on after a checkpoint
             self.restore()
-        own = {"method": type(self).__name__, "settings": self.settings(), "steps": self.steps}
+        own = {"method": self.method(), "settings": self.settings(), "steps": self.steps}
         extra: state_hooks.Extra = {state_hooks.first_parameter(self.base): own}
         for name, tensors in self._memory.state(self.active).items():
             for p, t in zip(self.active.params, tensors, strict=True):
@@ -51,8 +62,8 @@ class Saved(Ascent):
                 f"this state holds nothing of {type(self).__name__}'s own (was it saved by the bare base optimizer?);"
                 " load it into the base optimizer before that is wrapped"
             )
-        if own["method"] != type(self).__name__:
-            raise ValueError(f"this is a state of {own['method']}, not of {type(self).__name__}")
+        if own["method"] != self.method():
+            raise ValueError(f"this is a state of {own['method']}, not of {self.method()}")
         mine = self.settings()
         differ = [f"{k} {v}, not {mine.get(k)}" for k, v in own["settings"].items() if mine.get(k) != v]
         if differ:
@@ -70,7 +81,7 @@ class Saved(Ascent):
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
         # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
-        left = {"_passes", "_space", "_perturbation", "_memory", "_guards", "_lengths", "step"}
+        left = {"_passes", "_space", "_perturbation", "_memory", "_left", "_lengths", "step"}
         kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
         return {**kept, "memory": self._memory.state(self.active)}
 
@@ -78,4 +89,4 @@ class Saved(Ascent):
         self._start_afresh()
         self._memory = Memory(state.pop("memory"))
         Optimizer.__setstate__(self, state)
-        state_hooks.attach_alone(self.base, "sharpness_aware", self)
+        state_hooks.register(self.base).wrap(self)

@@ -43,7 +43,7 @@ class Scale:
         return torch.cat([ones[i] if m is None else parts[m][i] for i, m in enumerate(metrics)])
 
     def _everywhere(self, space: ActiveWeights, metric: Metric) -> Tensor:
-        return space.filter_norms() if metric == "filter" else space.read().abs() + self.eta
+        return space.filters.norms() if metric == "filter" else space.read().abs() + self.eta
 
 
 def check_metric(metric: object) -> None:

@@ -32,15 +32,30 @@ class Holder(Protocol):
         """Go on from there; the base has its own state already."""
 
 
-class _Hooks:
-    """The hooks on one optimizer, and whose state they save and load."""
+class Register:
+    """Whose state is saved and loaded with one optimizer, by hooks on it."""
 
     def __init__(self, base: Optimizer) -> None:
+        self.wrapper: Any = None  # the sharpness-aware optimizer around it
         self.holders: list[tuple[str, Holder]] = []
         self.loaded: list[tuple[Holder, Extra]] = []
         base.register_state_dict_post_hook(self.save)
         base.register_load_state_dict_pre_hook(self.validate)
         base.register_load_state_dict_post_hook(self.load)
+
+    def add(self, key: str, holder: Holder) -> None:
+        """Save and load its state from now on."""
+        self.holders.append((key, holder))
+
+    def remove(self, holder: Holder) -> None:
+        """No longer save and load its state."""
+        self.holders = [(k, h) for k, h in self.holders if h is not holder]
+
+    def wrap(self, wrapper: Holder) -> None:
+        """A sharpness-aware optimizer takes the place of the one that was around this one before."""
+        self.remove(self.wrapper)
+        self.wrapper = wrapper
+        self.add("sharpness_aware", wrapper)
 
     def save(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params = list(_params(base))
@@ -84,35 +99,10 @@ class _Hooks:
             holder.unpack(extra)
 
 
-def attach(base: Optimizer, key: str, holder: Holder) -> None:
-    """Save and load the state of `holder` with `base` from now on; a copy of an optimizer has no holders."""
-    (_hooks_of(base) or _Hooks(base)).holders.append((key, holder))
-
-
-def attach_alone(base: Optimizer, key: str, holder: Holder) -> None:
-    """The same, in the place of whoever was attached under this key before."""
-    for older in attached(base, key):
-        detach(base, older)
-    attach(base, key, holder)
-
-
-def require_last(base: Optimizer, key: str, holder: Holder) -> None:
-    """Refuse to save or load through one that another has taken the place of."""
-    if attached(base, key) != [holder]:
-        raise ValueError(f"another optimizer was wrapped around {type(base).__name__} since: save and load that one")
-
-
-def detach(base: Optimizer, holder: Holder) -> None:
-    """No longer save and load its state."""
-    hooks = _hooks_of(base)
-    if hooks is not None:
-        hooks.holders = [(k, h) for k, h in hooks.holders if h is not holder]
-
-
-def attached(base: Optimizer, key: str) -> list[Any]:
-    """Whose state is saved with `base` under this key."""
-    hooks = _hooks_of(base)
-    return [] if hooks is None else [h for k, h in hooks.holders if k == key]
+def register(base: Optimizer) -> Register:
+    """The register of `base`; a copy of an optimizer has one of its own, without holders."""
+    owners = (getattr(hook, "__self__", None) for hook in base._optimizer_state_dict_post_hooks.values())
+    return next((owner for owner in owners if isinstance(owner, Register)), None) or Register(base)
 
 
 def first_parameter(base: Optimizer) -> Tensor:
@@ -123,8 +113,8 @@ def first_parameter(base: Optimizer) -> Tensor:
 def is_rehearsal(base: Optimizer) -> bool:
     """Whether the step under way is torch's way to make an optimizer's state before a distributed checkpoint.
 
-    It steps once, with learning rates and gradients of zero and often right after the weights were loaded. Such a step
-    counts for nothing, and must not touch a weight.
+    It steps once an optimizer that has no state, with learning rates and gradients of zero and often right after the
+    weights were loaded. Such a step counts for nothing, and must not touch a weight.
     """
     if any(float(group.get("lr", 1.0)) for group in base.param_groups):
         return False
@@ -132,11 +122,6 @@ def is_rehearsal(base: Optimizer) -> bool:
     while frame is not None and frame.f_code.co_name != "_init_optim_state":
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None
-
-
-def _hooks_of(base: Optimizer) -> _Hooks | None:
-    owners = (getattr(hook, "__self__", None) for hook in base._optimizer_state_dict_post_hooks.values())
-    return next((o for o in owners if isinstance(o, _Hooks)), None)
 
 
 def _params(base: Optimizer) -> Iterator[Tensor]:

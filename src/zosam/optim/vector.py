@@ -1,19 +1,68 @@
-"""The active weights of a network as one flat vector: what every direction, norm and copy is made of.
+"""Which weights are active, and these as one flat vector: what every direction, norm and copy is made of.
 
-Working on active weights alone keeps pruned ones at exactly zero, makes the norm of a perturbation the norm over what
-the network really has, and shrinks every copy by the sparsity.
+Masks belong to the weights: a sparse method sets them, and optimizers, kernels and files look them up here, so it does
+not matter which of these objects was made first. Working on active weights alone keeps pruned ones at exactly zero,
+makes the norm of a perturbation the norm over what the network really has, and shrinks every copy by the sparsity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
+from operator import is_
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from zosam.distributed.fsdp import any_sharded, is_sharded, local, shards
-from zosam.optim.active import masks_by_weight
+from zosam.distributed.fsdp import any_sharded, local, shards
+from zosam.machine import widest
+from zosam.optim.filters import Filters
+
+
+class _Entry(NamedTuple):
+    weight: weakref.ref[Tensor]
+    mask: Tensor
+
+
+_entries: dict[int, _Entry] = {}  # by id: tensors compare by value, and this is the fastest way to find one
+
+
+def set_mask(weight: Tensor, mask: Tensor) -> None:
+    """Let `mask` say which entries of `weight` are active; edit it in place, and everybody sees the change."""
+    if mask.shape != weight.shape:
+        raise ValueError(f"a mask of shape {tuple(mask.shape)} does not fit a weight of shape {tuple(weight.shape)}")
+    key = id(weight)
+    _entries[key] = _Entry(weakref.ref(weight, lambda gone: _drop(key, gone)), mask)
+
+
+def mask_of(weight: Tensor) -> Tensor | None:
+    """The mask of a weight; None: all of it is active. A copy of a weight has none of its own."""
+    return masks_by_weight([weight])[0]
+
+
+def masks_by_weight(weights: Iterable[Tensor]) -> list[Tensor | None]:
+    """The mask of each weight, all at one go."""
+    entries = [(w, _entries.get(id(w))) for w in weights]
+    return [e.mask if e is not None and e.weight() is w else None for w, e in entries]
+
+
+def masks_of(weights: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    """The masks of those that have one."""
+    found = list(weights)
+    return {w: mask for w, mask in zip(found, masks_by_weight(found), strict=True) if mask is not None}
+
+
+def forget(weight: Tensor) -> None:
+    """Nobody keeps this weight sparse any more; its values stay as they are."""
+    if mask_of(weight) is not None:
+        del _entries[id(weight)]
+
+
+def _drop(key: int, gone: weakref.ref[Tensor]) -> None:
+    if key in _entries and _entries[key].weight is gone:  # not the mask of a newer weight at the same address
+        del _entries[key]
 
 
 class ActiveWeights:
@@ -26,15 +75,16 @@ class ActiveWeights:
     def __init__(self, params: Sequence[Tensor], masks: Mapping[Tensor, Tensor] | None = None) -> None:
         self.params = list(params)
         self._refuse_complex()
-        found = find_masks(params, masks)
+        found = masks_by_weight(params) if masks is None else [masks.get(p) for p in params]
         self.shards = shards(params)  # the ranks that hold the other parts
-        self._sharded = any_sharded(params)
-        self._parts = [local(p) for p in params]
-        self.signature = signature(params, found)
+        self.sharded = any_sharded(params)
+        self.parts = [local(p) for p in params]
+        self._seen = self._signature(found)
         self.dtype = reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
         self.device = params[0].device if params else torch.device("cpu")
-        self._order = [memory_order(p) for p in self._parts]
-        self._views = [_view(p, order) for p, order in zip(self._parts, self._order, strict=True)]
+        self.widest = widest(self.device)
+        self._order = [memory_order(p) for p in self.parts]
+        self._views = [_view(p, order) for p, order in zip(self.parts, self._order, strict=True)]
         self._places = [v.data_ptr() for v in self._views]
         self._index = [
             None if m is None else local(m).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
@@ -43,7 +93,7 @@ class ActiveWeights:
         self._masked = [i for i, index in enumerate(self._index) if index is not None]
         self._unmasked = [i for i, index in enumerate(self._index) if index is None]
         self._spread: tuple[list[float], Tensor] | None = None
-        self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self._parts, self._index, strict=True)]
+        self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self.parts, self._index, strict=True)]
         self.n_weights = sum(p.numel() for p in params)  # pruned ones too
         of_ranks = self._sizes_of_ranks()
         self.full_sizes = [sum(sizes) for sizes in zip(*of_ranks, strict=True)]  # with the parts of all ranks
@@ -51,6 +101,11 @@ class ActiveWeights:
 
     def __len__(self) -> int:
         return sum(self.sizes)
+
+    def fits(self, params: Sequence[Tensor]) -> bool:
+        """Whether these are its parameters, where they were, and as active as they were by their masks."""
+        same = len(params) == len(self.params) and all(map(is_, params, self.params))
+        return same and self._seen == self._signature(masks_by_weight(params))
 
     # --- weights, and tensors shaped like them -----------------------------------------------------------------------
 
@@ -68,21 +123,21 @@ class ActiveWeights:
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
-        return [_version(p) for p in self.params] if self._sharded else [p._version for p in self.params]
+        return self._versions(self.params)
 
     def write_where(self, vector: Tensor, versions: list[int]) -> bool:
         """Set the weights of parameters that nobody has written since `versions`, wherever they lie by now.
 
         Whether all were as they had been left; then the weights are the vector.
         """
-        if not self._sharded and versions == self.versions() and self._places == [p.data_ptr() for p in self._parts]:
+        now, parts = self.versions(), vector.split(self.sizes)
+        if not self.sharded and versions == now and self._places == [p.data_ptr() for p in self.parts]:
             self.write(vector)
             return True
-        parts = vector.split(self.sizes)
         for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
             if local(p).data_ptr() != view.data_ptr():  # moved, as by model.to()
                 self._put(i, p.detach(), parts[i])
-            elif not versions or _version(p) == versions[i]:
+            elif not versions or now[i] == versions[i]:
                 self._set(i, view, parts[i])
         return False
 
@@ -107,7 +162,7 @@ class ActiveWeights:
         """The vector as tensors shaped and laid out like the parameters, zero at pruned weights."""
         found = []
         for i, part in enumerate(vector.split(self.sizes)):
-            param, index = self._parts[i], self._index[i]
+            param, index = self.parts[i], self._index[i]
             if index is not None:
                 part = part.new_zeros(param.numel()).scatter_(0, index, part)
             found.append(part.as_strided(param.shape, param.stride()))
@@ -132,55 +187,31 @@ class ActiveWeights:
             return vector
         tiny = torch.finfo(vector.dtype).tiny
         largest = vector.abs().amax() if vector.numel() else vector.new_zeros(())
-        scaled = vector / self.shards.max(largest, "norms").clamp_min(tiny)
+        if self.shards.world > 1:
+            largest = self.shards.max(largest, "norms")
+        scaled = vector / largest.clamp_min(tiny)
         return scaled / self.norm(scaled).clamp_min(tiny)
 
     def cosine(self, a: Tensor, b: Tensor) -> Tensor:
         return self.dot(self.unit(a), self.unit(b))
 
-    # --- filters: the rows of weights that share an output; a tensor of one dimension is one filter -------------------
-
-    def filter_norms(self) -> Tensor:
-        """For each active weight the norm of the filter that it belongs to."""
-        norms = [
-            torch.linalg.vector_norm(p.detach(), dim=tuple(range(1, p.dim()))) if p.dim() > 1 else self._norm_of(p)
-            for p in self._parts
-        ]
-        return torch.cat([n.to(self.device, self.dtype) for n in norms]).index_select(0, self._filter)
-
     @cached_property
-    def filter_sizes(self) -> Tensor:
-        """For each active weight how many active weights its filter has."""
-        counts = torch.bincount(self._filter, minlength=1).to(self.dtype)
-        if self._sharded:  # rows lie whole on one rank; tensors of one dimension are shared out
-            total = self.spread([float(n) for n in self.full_sizes])
-            rows = self.spread([float(p.dim() > 1) for p in self._parts])
-            return torch.where(rows > 0, counts.index_select(0, self._filter), total)
-        return counts.index_select(0, self._filter)
-
-    def filter_sums(self, vector: Tensor) -> Tensor:
-        """For each active weight the sum of the vector over its filter."""
-        filters = sum(p.shape[0] if p.dim() > 1 else 1 for p in self._parts)
-        sums = vector.new_zeros(filters).index_add_(0, self._filter, vector)
-        return sums.index_select(0, self._filter)
-
-    @cached_property
-    def _filter(self) -> Tensor:
-        """For each active weight the number of its filter, counted through all parameters."""
-        found, first = [], 0
-        for p, order, index in zip(self._parts, self._order, self._index, strict=True):
-            rows = p.shape[0] if p.dim() > 1 else 1
-            number = torch.arange(first, first + rows, device=self.device)
-            flat = number.view([rows, *[1] * (p.dim() - 1)][: p.dim()]).expand(p.shape).permute(order).reshape(-1)
-            found.append(flat if index is None else flat.index_select(0, index.to(self.device)))
-            first += rows
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
-
-    def _norm_of(self, p: Tensor) -> Tensor:
-        square = self.shards.sum(p.detach().square().sum(), "norms") if self._sharded else p.detach().square().sum()
-        return square.sqrt().view(1)
+    def filters(self) -> Filters:
+        """The rows of weights that share an output."""
+        like = torch.zeros(0, dtype=self.dtype, device=self.device)
+        return Filters(self.parts, self._order, self._index, self.shards, like)
 
     # --- how it is done ----------------------------------------------------------------------------------------------
+
+    def _signature(self, masks: Sequence[Tensor | None]) -> list[object]:
+        """Changes exactly when the active weights would: another storage or layout, or other masks."""
+        parts = [local(p) for p in self.params] if self.sharded else self.params
+        written = self._versions([m for m in masks if m is not None])
+        return [[(p.data_ptr(), p.stride()) for p in parts], list(map(id, masks)), written]
+
+    def _versions(self, tensors: Sequence[Tensor]) -> list[int]:
+        """A number for each that changes with every write: to the tensor, or to this rank's part of it."""
+        return [t._version + local(t)._version if self.sharded else t._version for t in tensors]
 
     def _refuse_complex(self) -> None:
         if any(p.is_complex() for p in self.params):
@@ -230,29 +261,10 @@ class ActiveWeights:
             turned.copy_(flat.view(turned.shape))
 
 
-def find_masks(params: Sequence[Tensor], masks: Mapping[Tensor, Tensor] | None = None) -> list[Tensor | None]:
-    """What is active of each parameter; None: all of it."""
-    return masks_by_weight(params) if masks is None else [masks.get(p) for p in params]
-
-
-def signature(params: Sequence[Tensor], masks: Sequence[Tensor | None]) -> tuple[object, ...]:
-    """Changes exactly when the active weights would: other parameters, storage, layout or masks."""
-    if any_sharded(params):
-        parts = [(local(p).data_ptr(), None if m is None else _version(m)) for p, m in zip(params, masks, strict=True)]
-    else:
-        parts = [(p.data_ptr(), None if m is None else m._version) for p, m in zip(params, masks, strict=True)]
-    return tuple((id(p), p.stride(), id(m), *part) for p, m, part in zip(params, masks, parts, strict=True))
-
-
 def memory_order(tensor: Tensor) -> list[int]:
     """The dimensions of `tensor` from the slowest to the fastest, as it lies in memory."""
     strides = tensor.stride()
     return sorted(range(tensor.dim()), key=lambda d: -strides[d])
-
-
-def _version(tensor: Tensor) -> int:
-    """A number that changes with every write: to the tensor or, where ranks hold parts, to this rank's own."""
-    return tensor._version + (local(tensor)._version if is_sharded(tensor) else 0)
 
 
 def _view(param: Tensor, order: list[int]) -> Tensor:

@@ -50,9 +50,7 @@ class DSR(Periodic):
         self.drop_fraction, self.threshold = drop_fraction, threshold
         super().__init__(model, optimizer, sparsity, **settings)
 
-    def update(self) -> Masks | None:
-        if not self.due():
-            return None
+    def update(self) -> Masks:
         kept = {n: self._surviving(n, w.detach()) for n, w in self.weights.items()}
         alive = {n: int(k.sum()) for n, k in kept.items()}
         dropped = self.n_active - sum(alive.values())

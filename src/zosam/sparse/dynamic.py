@@ -52,9 +52,7 @@ class Dynamic(Periodic):
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} does not say where to grow")
 
-    def update(self) -> Masks | None:
-        if not self.due():
-            return None
+    def update(self) -> Masks:
         masks = {}
         for name in self.weights:
             with suppress(NoGradient):  # a layer that this step has left out: a dropped branch, a head not in use

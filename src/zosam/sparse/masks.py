@@ -7,6 +7,7 @@ masked.
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.distributed.fsdp import local, local_parts, shared_like
+from zosam.distributed.fsdp import any_sharded, local, shared_like
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
-from zosam.optim.active import forget, mask_of, set_mask
 from zosam.optim.base import SharpnessAware
+from zosam.optim.vector import forget, mask_of, set_mask
 from zosam.sparse.agreement import require_same
 from zosam.sparse.base_optimizers import bases, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
@@ -32,20 +33,25 @@ class MaskHooks(MaskState):
 
     dense_gradients: ClassVar[bool] = False  # the optimizer's state sees pruned weights too, and keeps it as they grow
     revives: ClassVar[bool] = False  # weights that come back bring a stored value and state, instead of zero
+    by_gradient: ClassVar[bool] = False  # updates may ask for `gradient`, so that the dense one must be computed
+    at_start: ClassVar[bool] = True  # whether step 0 may change the masks as well
+    every: int = 1  # steps from one update to the next
+    end: float = math.inf  # the step from which on the masks stay
+    steps_after_update: ClassVar[bool] = True  # the optimizer moves the weights also where the masks have just changed
 
     # --- what a method says ------------------------------------------------------------------------------------------
 
-    def update(self) -> Masks | None:
-        """New masks, looked for before a step; None: leave them. Layers that are not among them stay."""
-        return None
+    def due(self) -> bool:
+        """Whether the masks may change at this step: then, before it, the method is asked for an `update`."""
+        return self.steps % self.every == 0 and self.steps < self.end and (self.steps > 0 or self.at_start)
 
-    def takes_step(self, updated: bool) -> bool:
-        """Whether the optimizer moves the weights in this step."""
-        return True
+    def update(self) -> Masks | None:
+        """New masks, before a step at which they are due; None: leave them. Layers that are not among them stay."""
+        return None
 
     def update_needs_gradient(self) -> bool:
         """Whether the coming `update` asks for `gradient`, that of pruned weights included."""
-        return False
+        return self.by_gradient and self.due()
 
     def needs_dense_gradient(self) -> bool:
         """Whether the gradient of pruned weights must be computed for the coming step."""
@@ -104,7 +110,8 @@ class MaskHooks(MaskState):
     @property
     def sharpness(self) -> SharpnessAware | None:
         """The sharpness-aware optimizer around it, whichever was made first."""
-        return next(iter(state_hooks.attached(self.optimizer, "sharpness_aware")), None)
+        wrapper: SharpnessAware | None = self._registers[0].wrapper
+        return wrapper
 
     @property
     def ranks(self) -> Ranks:
@@ -116,8 +123,8 @@ class MaskHooks(MaskState):
         """Let go of weights and optimizer: masks are no longer kept, and what is zero may grow."""
         for hook in self._hooks:
             hook.remove()
-        for optimizer, part in zip(self.optimizers, self._saved_parts, strict=True):
-            state_hooks.detach(optimizer, part)
+        for register, part in zip(self._registers, self._saved_parts, strict=True):
+            register.remove(part)
         for weight in self.weights.values():
             forget(weight)
 
@@ -126,6 +133,7 @@ class MaskHooks(MaskState):
     def _bind(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
         """Find the base optimizers, and see that they hold these weights and nobody else masks them."""
         self.optimizers: list[Optimizer] = bases(optimizers, self.weights)
+        self._registers = [state_hooks.register(optimizer) for optimizer in self.optimizers]
         taken = [n for n, w in self.weights.items() if mask_of(w) is not None]
         if taken:
             raise ValueError(
@@ -134,17 +142,18 @@ class MaskHooks(MaskState):
             )
 
     def _hold(self) -> None:
+        self._held_in_parts = any_sharded(self.weights.values())
         self._hooks: list[Any] = []
         self._saved_parts: list[SavedPart] = []
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
         self._checked = False  # the weights were, before this step
         self._rehearsal = self._begun = self._open = False  # steps: one that does not count, the first, one under way
         self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
-        for optimizer in self.optimizers:
+        for optimizer, register in zip(self.optimizers, self._registers, strict=True):
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
             self._saved_parts.append(SavedPart(self, optimizer))
-            state_hooks.attach(optimizer, "sparsity", self._saved_parts[-1])
+            register.add("sparsity", self._saved_parts[-1])
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
             self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
@@ -152,11 +161,12 @@ class MaskHooks(MaskState):
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_hooks", "_saved_parts", "_watched", "_checked", "_rehearsal", "_begun", "_open", "_clean", "_written"}
+        made = {"_registers", "_hooks", "_saved_parts", "_watched", "_clean", "_written"}
         return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._registers = [state_hooks.register(optimizer) for optimizer in self.optimizers]
         self._hold()  # torch drops the hooks of an optimizer that is copied
 
     # --- gradients ---------------------------------------------------------------------------------------------------
@@ -169,7 +179,7 @@ class MaskHooks(MaskState):
             return
         mask = self.gradient_mask(name)
         if mask is not None:
-            local(gradient).mul_(local(mask).view(torch.uint8))
+            self._multiply([(gradient, mask)])
             self._clean[name] = (weakref.ref(gradient), gradient._version)
 
     def _mask_gradients(self) -> None:
@@ -181,17 +191,24 @@ class MaskHooks(MaskState):
             seen, version = self._clean.pop(name, (None, 0))
             if seen is None or seen() is not gradient or version != gradient._version:
                 pairs.append((gradient, mask))
-        _multiply(pairs)
+        if pairs:
+            self._multiply(pairs)
+
+    def _multiply(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Mask each tensor; a product with bytes is several times faster than one with bools."""
+        if self._held_in_parts:
+            pairs = [(local(t), local(m)) for t, m in pairs]
+        torch._foreach_mul_([t for t, _ in pairs], [m.view(torch.uint8) for _, m in pairs])
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
     def _mask_weights(self) -> None:
-        _multiply([(w.detach(), self.masks[n]) for n, w in self.weights.items()])
+        self._multiply([(w.detach(), self.masks[n]) for n, w in self.weights.items()])
 
     def _marks(self) -> dict[str, tuple[int, int]]:
         """For each weight two numbers, one of which changes when somebody writes to it or puts another in its place."""
-        parts = local_parts(list(self.weights.values()))
-        return {n: (part._version, part.data_ptr()) for n, part in zip(self.weights, parts, strict=True)}
+        parts = {n: local(w) for n, w in self.weights.items()} if self._held_in_parts else self.weights
+        return {n: (part._version, part.data_ptr()) for n, part in parts.items()}
 
     def is_as_made(self, name: str) -> bool:
         return name in self._unpruned and self._marks()[name] == self._written[name]
@@ -210,7 +227,7 @@ class MaskHooks(MaskState):
     @torch.no_grad()
     def _zero_stray_weights(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if state_hooks.is_rehearsal(self.optimizer):
+        if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
             return
         written = [n for n, mark in self._marks().items() if mark != self._written[n]]
         wrong = self._pruned_but_not_zero(written) if written else {}
@@ -232,10 +249,11 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = state_hooks.is_rehearsal(optimizer)
+        self._rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
         if self._rehearsal:
             return None
-        args, kwargs = with_loss_known(args, kwargs)
+        if len(args) > 1 or kwargs:
+            args, kwargs = with_loss_known(args, kwargs)
         if optimizer is self.optimizers[0]:
             self._lead()
         elif not self._begun:
@@ -256,14 +274,14 @@ class MaskHooks(MaskState):
         needs_gradient = self.update_needs_gradient()
         if not needs_gradient:  # sparse kernels do not compute the rest then: nothing may depend on it
             self._mask_gradients()
-        new = self.update()
+        new = self.update() if self.due() else None
         if new is not None:
             self.commit(new)
         if needs_gradient or new is not None:
             self._clean.clear()
             self._mask_gradients()
         self.before_step()
-        if not self.takes_step(updated=new is not None):
+        if new is not None and not self.steps_after_update:
             for p in (p for o in self.optimizers for group in o.param_groups for p in group["params"]):
                 p.grad = None
         self.steps += 1
@@ -278,9 +296,3 @@ class MaskHooks(MaskState):
         else:
             self._mask_weights()
         self._written, self._open = self._marks(), False
-
-
-def _multiply(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    if pairs:  # a product with bytes is several times faster than one with bools
-        tensors, masks = (local_parts(part) for part in zip(*pairs, strict=True))
-        torch._foreach_mul_(tensors, [m.view(torch.uint8) for m in masks])

@@ -33,6 +33,7 @@ class RigL(Dynamic):
     """
 
     at_start: ClassVar[bool] = True
+    steps_after_update: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -85,14 +86,11 @@ class RigL(Dynamic):
         mean = self.averaged({name: self._at_theta[name]})[name]  # it was seen before ranks had averaged it
         return self.finite(name, mean.abs())
 
-    def update(self) -> Masks | None:
+    def update(self) -> Masks:
         masks = super().update()
         self._at_theta.clear()
         self._wanted.clear()
         return masks
-
-    def takes_step(self, updated: bool) -> bool:
-        return not updated
 
     def gradient_density(self) -> dict[str, float]:
         """One step in `every` computes the whole gradient, or that of candidates too, as long as masks move."""

@@ -50,9 +50,7 @@ class SNFS(Dynamic):
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         return self.finite(name, self.momentum(name).abs())
 
-    def update(self) -> Masks | None:
-        if not self.due():
-            return None
+    def update(self) -> Masks:
         score = {n: self.grow_score(n, w.detach()) for n, w in self.weights.items()}
         worth = {n: float(score[n][m].mean()) if bool(m.any()) else 0.0 for n, m in self.masks.items()}
         total = sum(worth.values())

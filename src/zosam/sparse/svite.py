@@ -22,6 +22,7 @@ class SViTE(RigL):
 
     until: float = 0.8
     at_start: ClassVar[bool] = False
+    steps_after_update: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -36,6 +37,3 @@ class SViTE(RigL):
     ) -> None:
         every = max(1, (steps or 0) // 100) if every is None else every  # there 15,000 of 1.5 million
         super().__init__(model, optimizer, sparsity, steps=steps, every=every, drop_fraction=drop_fraction, **settings)
-
-    def takes_step(self, updated: bool) -> bool:
-        return True

@@ -20,9 +20,9 @@ class Periodic(Sparsity):
     """
 
     until: float = 0.75  # the share of a training after which the paper leaves the masks alone
-    at_start: ClassVar[bool] = False  # whether step 0 changes the masks as well
+    at_start: ClassVar[bool] = False
     needs_length: ClassVar[bool] = True  # whether the schedule depends on the length of the training
-    by_gradient: ClassVar[bool] = True  # whether updates may ask for `gradient`; False saves computing the dense one
+    by_gradient: ClassVar[bool] = True  # False where no update asks for `gradient`: saves computing the dense one
 
     def __init__(
         self,
@@ -54,11 +54,3 @@ class Periodic(Sparsity):
 
     def choose(self) -> Masks:
         return self.best({n: self.noise(n, w.detach()) for n, w in self.weights.items()}, self.n_active_by_layer)
-
-    def due(self) -> bool:
-        """Whether the masks change at this step."""
-        started = self.steps > 0 or self.at_start
-        return started and self.steps % self.every == 0 and self.steps < self.end
-
-    def update_needs_gradient(self) -> bool:
-        return self.by_gradient and self.due()

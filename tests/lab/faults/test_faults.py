@@ -129,7 +129,7 @@ def test_sigterm_to_all_processes_that_read_pictures(tmp_path):
         place.mkdir(parents=True, exist_ok=True)
         image.effect_noise((9, 9), 50 + number).save(place / f"{number}.png")
     data = f"folder:path={tmp_path / 'set'},image_size=8"
-    what = replace(WHAT, model="tiny_net:colour", data=data, epochs=60, batch_size=4, method="dense")
+    what = replace(WHAT, model="tiny_net:colour", data=data, epochs=60, batch_size=4, method="dense", sparsity=0)
     before = "os.setpgrp()\nimport multiprocessing\nmultiprocessing.set_start_method('fork', force=True)"
     training = Training(tmp_path / "runs", what=what, before=before)
     training.wait_for(1)

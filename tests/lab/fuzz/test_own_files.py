@@ -34,7 +34,7 @@ from zosam.sparse.save import (
 
 from .hostile import changed, damaged, feed, reheaded, values
 
-SMALL = Run(epochs=1, method="set", batch_size=512, optimizer="sgd")
+SMALL = Run(model="digits_net:width=4", epochs=1, method="set", batch_size=512, optimizer="sgd")
 
 
 def training(method=RigL):

@@ -10,7 +10,7 @@ from torch import nn
 
 from zosam.lab.measure.alignment import alignment
 from zosam.names import fitting
-from zosam.optim import S2SAM, SAM, SGD, ZOSAM, Coordinates, Gaussian, LastGradient, LookSAM, Subspace
+from zosam.optim import S2SAM, SAM, ZOSAM, Coordinates, Gaussian, LastGradient, LookSAM, Subspace, Unperturbed
 
 K = 200
 
@@ -65,7 +65,7 @@ def test_coordinatewise_estimates_are_exact():
 
 
 def test_steps_that_do_not_climb(trial):
-    assert alignment(*linear(SGD)) == {}
+    assert alignment(*linear(Unperturbed)) == {}
     assert alignment(*linear(S2SAM)) == {}  # no gradient to remember yet
     looking, closure = linear(LookSAM)
     assert alignment(looking, closure)["batch"] == pytest.approx(1.0)

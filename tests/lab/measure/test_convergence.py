@@ -88,7 +88,7 @@ def test_equal_epochs():
     from zosam import optim as ours
 
     base = lambda: optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)  # noqa: E731
-    assert equal_epochs(ours.SGD(base()).passes_per_step(), 160) == 160
+    assert equal_epochs(ours.Unperturbed(base()).passes_per_step(), 160) == 160
     assert equal_epochs(ours.SAM(base()).passes_per_step(), 160) == 80
     assert equal_epochs(ours.ZOSAM(base()).passes_per_step(), 160) == 96  # 3 forwards + 1 backward = 5 against 3
     assert equal_epochs({"forward": 1.0, "backward": 1.0}, 100, {"forward": 2.0, "backward": 2.0}) == 200

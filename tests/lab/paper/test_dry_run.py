@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from zosam.lab.paper import commands
+from zosam.lab.paper import commands, dry_run
 from zosam.lab.paper.dry_run import Kind, Probe, plans, probe
 from zosam.lab.paper.show import chosen
 from zosam.lab.paper.sweep import with_seeds
@@ -16,7 +16,7 @@ from zosam.lab.run import Run, run
 from zosam.lab.terminal import Output
 from zosam.lab.where import Where
 
-SMALL = Run(epochs=2, batch_size=256, method="set", optimizer="sam")
+SMALL = Run(model="digits_net:width=4", epochs=2, batch_size=256, method="set", optimizer="sam")
 BY_HAND = Probe(
     per_picture=0.001,
     timed=64,
@@ -71,7 +71,7 @@ def test_ten_steps_of_each_kind():
     runs = [*with_seeds([SMALL], 3), dataclasses.replace(SMALL, precision="bf16")]
     first, second = plans(runs, Where())
     assert (first.runs, second.runs) == (3, 1)
-    assert (first.kind, second.kind.precision) == (Kind.of(SMALL), "bf16")
+    assert (first.kind, second.kind.precision) == (Kind.of(SMALL, Where()), "bf16")
     assert 0 < first.timed <= 256  # fewer where steps are slow
     assert 0 < first.seconds_per_step < 30
     assert first.hours > 0
@@ -80,13 +80,43 @@ def test_ten_steps_of_each_kind():
     assert first.hours == pytest.approx(3 * first.seconds_per_step * steps / 3600, rel=0.1)
 
 
-def test_where_data_are_missing_it_says_what_to_do(tmp_path, capsys):
+def test_where_data_are_missing_noise_stands_in_for_them(tmp_path, capsys, monkeypatch):
+    """ImageNet is counted by its known size: 300 epochs of dense DeiT-Tiny, tested with its average after each."""
+    monkeypatch.setattr(dry_run, "STEPS", 2)
+    change = ("model=deit_tiny:image_size=32,patch_size=16", "data=imagenet:image_size=32", "batch_size=8")
+    chosen = {"seeds": 1, "only": "^Dense / DeiT-Tiny", "dry_run": True, "out": tmp_path, "change": change}
+    commands.table("2", "paper", **chosen, where=Where(data_dir=str(tmp_path)), output=Output(json=True))
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert plan["noise"]
+    assert plan["timed"] == 8  # a whole batch
+    one = probe(Run(model="deit_tiny:image_size=32,patch_size=16", data="imagenet:image_size=32", batch_size=8),
+                Where(data_dir=str(tmp_path)))  # fmt: skip
+    assert plan["operations"] == pytest.approx(one.operations * 300 * (3 * 1_281_167 + 2 * 50_000))
+    commands.table("2", "paper", **chosen, where=Where(data_dir=str(tmp_path)))
+    assert "On noise: the data are not there." in " ".join(capsys.readouterr().out.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_unknown_size_must_be_there(tmp_path, capsys):
     commands.table("1", "paper", seeds=1, only="^MEST / CIFAR-100 90", dry_run=True, out=tmp_path,
-                   where=Where(data_dir=str(tmp_path)))  # fmt: skip
+                   change=("data=folder:path=flowers",), where=Where(data_dir=str(tmp_path)))  # fmt: skip
     said = " ".join(capsys.readouterr().out.split())
     assert "1 runs, 0 finished, 1 missing" in said
-    assert "zosam data get cifar100" in said
-    assert not list(tmp_path.iterdir())
+    assert "Not timed:" in said
+    assert "flowers" in said
+
+
+def test_on_the_kernels_masks_are_timed(monkeypatch):
+    """Their kinds are told apart, and what is timed runs on the kernels."""
+    seen = []
+    monkeypatch.setattr(
+        "zosam.lab.assemble.accelerate", lambda model, sparse, x: seen.append(round(sparse.sparsity, 2))
+    )
+    runs = [dataclasses.replace(SMALL, sparsity=s) for s in (0.8, 0.9)]
+    dense = dataclasses.replace(SMALL, method="dense")
+    assert [plan.runs for plan in plans([*runs, dense, runs[1]], Where(accelerate=True))] == [1, 2, 1]
+    assert seen == [0.8, 0.9]
+    assert [plan.runs for plan in plans([*runs, dense], Where())] == [3]
 
 
 def test_the_command(tmp_path, capsys):

@@ -18,7 +18,7 @@ from zosam.lab.paper.table import load
 from zosam.lab.report.contract import check_figure
 from zosam.lab.run import Run
 
-BASE = Run(method="rigl:every=5", epochs=2, batch_size=128, diagnostics=True)
+BASE = Run(model="digits_net:width=4", method="rigl:every=5", epochs=2, batch_size=128, diagnostics=True)
 RUNS = {"SGD": dataclasses.replace(BASE, optimizer="sgd"), "ZO-SAM": dataclasses.replace(BASE, optimizer="zosam")}
 SETTINGS = {
     "surface": {"points": 3, "span": 0.5, "pictures": 20},
@@ -109,12 +109,13 @@ def test_a_figure_without_runs_is_empty(tmp_path):
     assert measured(load_figure(FIGURES[0], "tiny"), Book.open(tmp_path)) == []
 
 
-def test_a_table_shows_what_is_there(tmp_path):
+def test_a_table_shows_what_is_there(tmp_path, shelve):
     table, book = load("table1", "tiny"), Book.open(tmp_path)
     cells = chosen(table, "^SNIP . ZO-SAM / CIFAR-10 90")
     assert {c.row for c in cells} == {"SNIP", "SNIP + ZO-SAM"}  # the row to compare with comes along
     runs = with_seeds((c.run for c in cells), 2)
-    sweep(runs, book)
+    for number, what in enumerate(runs):
+        shelve(tmp_path, what, epochs=what.epochs, test_accuracy=0.9 + 0.01 * number**2)
     content = filled(table, book, 2, "^SNIP . ZO-SAM / CIFAR-10 90")
     by_name = {row["name"]: row["cells"][0] for row in content["rows"]}
     own = [100 * book.get(r).last["test_accuracy"] for r in runs if r.optimizer.name == "zosam"]

@@ -9,19 +9,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
 from zosam.lab.callbacks import Callbacks
 from zosam.lab.cli import main
+from zosam.lab.locks import locked
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
 from zosam.lab.run import Run, run
 from zosam.lab.where import Where
 
-SMALL = Run(optimizer="sgd", method="random", epochs=1, batch_size=256)
+SMALL = Run(model="digits_net:width=4", optimizer="sgd", method="random", epochs=1, batch_size=256)
 RUNS = [dataclasses.replace(SMALL, sparsity=s) for s in (0.5, 0.8, 0.9)]
 
 
@@ -60,9 +62,9 @@ def _worker(root, log):
 
 
 def test_two_processes_share_the_work(tmp_path):
-    spawn = multiprocessing.get_context("spawn")
+    fork = multiprocessing.get_context("fork")
     log = tmp_path / "log"
-    workers = [spawn.Process(target=_worker, args=(tmp_path / "runs", log)) for _ in range(2)]
+    workers = [fork.Process(target=_worker, args=(tmp_path / "runs", log)) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -72,9 +74,27 @@ def test_two_processes_share_the_work(tmp_path):
     assert not missing(RUNS, Book.open(tmp_path / "runs"))
 
 
+def test_who_waits_for_another_does_not_say_that_it_begins(tmp_path):
+    begun, taken = [], threading.Event()
+
+    def hold():
+        with locked(tmp_path / SMALL.folder):
+            taken.set()
+            time.sleep(0.5)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    taken.wait()
+    assert sweep([SMALL], Book.open(tmp_path), watch=lambda r: begun.append(r) or Callbacks(), wait=0.1).trained == [
+        SMALL
+    ]
+    other.join()
+    assert begun == [SMALL]
+
+
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     command = [sys.executable, "-m", "zosam", "table", "1", "--tier", "tiny", "--seeds", "1", "--out", str(tmp_path)]
-    command += ["--only", "^SNIP / CIFAR-10 9"]
+    command += ["--only", "^SNIP / CIFAR-10 9", "--change", "model=digits_net:width=4"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not list(tmp_path.glob("*/record.json")):
         time.sleep(0.05)
@@ -144,6 +164,30 @@ def test_seeds_go_first_by_cell():
     assert [(r.sparsity, r.seed) for r in with_seeds([*RUNS, RUNS[0]], 2)] == [
         (0.5, 0), (0.8, 0), (0.9, 0), (0.5, 1), (0.8, 1), (0.9, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("table 1 --cpus 2", "--cpus"),
+        ("table 1 --gpus 1", "--gpus"),
+        ("table 1 --ray --budget 1h", "--budget"),
+        ("table 1 --no-train --budget 1h", "--budget"),
+        ("table 1 --no-train --shard 0/2", "--shard"),
+        ("table 1 --no-train --ray", "--ray"),
+        ("table 1 --dry-run --save lines.jsonl", "--save"),
+        ("figure budget-90 --no-train --budget 1h", "--budget"),
+        ("evidence control --no-train --budget 1h", "--budget"),
+        ("evidence control --cost", "--cost"),
+    ],
+)
+def test_options_without_effect_are_refused(words, option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["zosam", *words.split()])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"{option} would have no effect" in "".join(capsys.readouterr())
+    assert not any(tmp_path.iterdir())
 
 
 def test_lines_bring_results_back(tmp_path):

@@ -76,8 +76,14 @@ def report(**changed: Any) -> Report:
     parts: dict[str, Any] = {
         "title": "A report", "lead": ["What was found.", "What was run."], "facts": dict(FACTS), "figures": figures(),
         "cover": overview.tradeoff(arms), "comparisons": overview.comparisons(settings), "tables": tables(),
+        "questions": [questions(settings)],
     }  # fmt: skip
     return Report(**{**parts, **changed})
+
+
+def questions(settings: list[Any]) -> dict[str, Any]:
+    blocks = overview.comparisons(settings[:2])
+    return {"name": "q", "title": "Which is better?", "note": "Half is done.", "versus": "SGD", "blocks": blocks}
 
 
 def figures() -> list[dict[str, Any]]:
@@ -213,9 +219,12 @@ def _next(names: list[str]) -> str:
     return names[-1]
 
 
+PARTS = ("cover", "questions", "comparisons", "figures", "tables")
+
+
 def hostile() -> Report:
     names = list(HOSTILE)
-    parts = {key: renamed(getattr(report(), key), names) for key in ("cover", "comparisons", "figures", "tables")}
+    parts = {key: renamed(getattr(report(), key), names) for key in PARTS}
     for i, table in enumerate(parts["tables"]):
         table["name"] = f"{HOSTILE[0]} {i}"
     return Report(**parts, title=HOSTILE[0], lead=HOSTILE, facts=dict.fromkeys(HOSTILE, HOSTILE[0]))

@@ -77,6 +77,11 @@ def test_times_of_equal_trainings_tell_a_busy_machine(line):
     assert unsteady([]) == 1
 
 
+def test_averaged_weights_are_what_counts(line):
+    (arm,) = arms_of([line(0.5, about={"ema_test_accuracy": 0.6})])
+    assert arm.accuracy == {0: 60}
+
+
 def test_a_held_out_part_makes_it_a_trial(line):
     assert is_trial(line(0.5, about={"validation_accuracy": 0.4}))
     assert not is_trial(line(0.5))

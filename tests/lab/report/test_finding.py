@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zosam.lab.report.arms import arms_of, settings_of
-from zosam.lab.report.finding import best_use, duration, facts, finding, what_was_run
+from zosam.lab.report.finding import best_use, duration, facts, finding, hardware, what_was_run
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_what_was_run_counts(lines):
     assert text.endswith("4 optimizers, 3 seeds each; after 12 trials for tuning.")
     assert what_was_run(arms[:1]).endswith("1 optimizer, 3 seeds each.")
     fewer = arms_of([entry for entry in lines if entry["run"]["seed"] < 100][1:])
-    assert what_was_run(fewer).endswith("4 optimizers, mostly 3 seeds each.")
+    assert what_was_run(fewer).endswith("4 optimizers, 2 to 3 seeds each.")
 
 
 def test_the_facts_are_those_of_the_runs(lines):
@@ -89,6 +89,14 @@ def test_a_cpu_is_named_once_and_an_accelerator_beside_it(lines):
     assert "device" not in facts(lines)
     lines[0]["made_with"] |= {"device": "cuda:0", "device_name": "A card"}
     assert facts(lines)["device"] == f"AMD EPYC ({len(lines) - 1} runs), A card (1 runs)"
+
+
+def test_tables_say_what_their_trainings_were_computed_on(lines):
+    assert hardware(lines) == "AMD EPYC, 1 thread"
+    lines[0]["made_with"] = {"device": "cuda:0", "device_name": "A card", "cpu": "AMD EPYC", "threads": 4}
+    lines[1]["made_with"] = {}
+    assert hardware(lines) == f"AMD EPYC, 1 thread ({len(lines) - 2} runs), A card (1 runs)"
+    assert hardware([]) == ""
 
 
 def test_durations():

@@ -51,6 +51,25 @@ def test_on_a_busy_machine_cost_is_passes_first(lines):
     assert "the machine was busy" in figure["note"]
 
 
+def test_beside_other_work_cost_is_cpu_time(lines):
+    for entry in lines:
+        entry["idle"] = False
+        entry["epochs"] = [e | {"cpu_seconds": e["seconds"], "seconds": 10 * e["seconds"]} for e in entry["epochs"]]
+    arms = arms_of(entry for entry in lines if not is_trial(entry))
+    figure = overview.tradeoff(arms)
+    assert list(figure["x"]) == ["cpu_seconds", "passes"]
+    assert "beside other work" in figure["note"]
+    block = overview.comparisons(settings := settings_of(arms))[0]
+    assert (block["time"], block["on"]) == ("CPU time", "AMD EPYC, 1 thread")
+    assert block["rows"][0]["seconds"] == pytest.approx(arms[0].cost(0)["seconds"] / 10)
+    assert list(overview.losses(settings)["x"]) == ["epochs", "cpu_seconds"]
+    for drawn in (figure, overview.losses(settings), overview.convergence(settings)):
+        check_figure(drawn)
+    for entry in lines:  # what a processor did says little of an accelerator
+        entry["made_with"] |= {"device": "cuda:0", "device_name": "A card"}
+    assert list(overview.tradeoff(arms_of(lines))["x"]) == ["seconds", "passes"]
+
+
 def test_curves_are_means_over_seeds_by_epochs_and_by_seconds(arms):
     (panel,) = overview.convergence([s for s in settings_of(arms) if "ResNet-32, dense" in s.name])["panels"]
     sam = next(series for series in panel["series"] if series["name"] == "SAM")

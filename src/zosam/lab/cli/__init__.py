@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from zosam import __version__
@@ -57,7 +59,11 @@ def main(words: list[str] | None = None) -> None:
 
 def usage() -> str:
     """What `zosam --help` says: each command with the first line of its documentation, read without importing it."""
-    lines = [f"  {name:14}{_first_line(place)}" for name, place in COMMANDS.items()]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    lines = [
+        textwrap.fill(f"  {name:14}{_first_line(place)}", width, subsequent_indent=" " * 16)
+        for name, place in COMMANDS.items()
+    ]
     return "\n".join(
         ["zosam: sparse training that is cheap, robust and real.", "", *lines, "", "`zosam COMMAND --help` says more."]
     )

@@ -50,9 +50,8 @@ def call(command: Callable[..., None], words: Sequence[str], name: str) -> None:
     except Preempted as stop:
         console.print(f"\n{stop}")
         sys.exit(stop.code)
-    except BrokenPipeError:  # whoever read what we print has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except BrokenPipeError:
+        raise  # the program sees to it
     except Exception as error:
         told = complaint(error)
         if told is None:

@@ -7,19 +7,21 @@ from typing import Annotated
 
 import tyro
 
-from zosam.lab.terminal import console
+from zosam.lab.terminal import Output, Printed
 
 
-def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None) -> None:
+def get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None = None, output: Printed = Output()) -> None:
     """Download cifar10, cifar100 or cifar10-c from its official address; a download that broke off is resumed.
 
     Args:
         name: Which data set.
         data_dir: Folder to put it into; by default $ZOSAM_DATA, else ~/.cache/zosam.
+        output: In which form to print where it is.
     """
     from zosam.lab.data.download import get
 
-    console.print(f"{name} is in {get(name, data_dir)}", highlight=False)
+    folder = get(name, data_dir)
+    output.tell(f"{name} is in {folder}", {"name": name, "folder": str(folder)})
 
 
 def corrupt(
@@ -28,6 +30,7 @@ def corrupt(
     only: tuple[str, ...] = (),
     seed: int = 0,
     processes: int | None = None,
+    output: Printed = Output(),
 ) -> None:
     """Make CIFAR-10-C (19 corruptions, 5 severities) from CIFAR-10's test set; existing files are kept.
 
@@ -37,7 +40,9 @@ def corrupt(
         only: Only these corruptions, by name.
         seed: Seed of all noise.
         processes: Number of processes; by default one per core.
+        output: In which form to print where they are.
     """
     from zosam.lab.data.corrupt import generate
 
-    console.print(f"CIFAR-10-C is in {generate(data_dir, out, only, seed, processes)}", highlight=False)
+    folder = generate(data_dir, out, only, seed, processes)
+    output.tell(f"CIFAR-10-C is in {folder}", {"name": "cifar10-c", "folder": str(folder)})

@@ -60,11 +60,9 @@ def eval_(
         network = placed(record.load(None if model is None else models.build(model, record.classes), averaged), place)
         found = evaluate(network, batches, tick=lambda done, of: progress.update(task, completed=done, total=of))
     accuracy, loss = found["test_accuracy"], found["test_loss"]
-    told = {"folder": str(path), "data": str(what), "split": split, "averaged": averaged}
-    if output.is_plain:
-        console.print(f"{what}, {split}: accuracy {accuracy:.2%}, loss {loss:.4f}", highlight=False, markup=False)
-    else:
-        output.write([told | {"accuracy": accuracy, "loss": loss}])
+    asked = {"folder": str(path), "data": str(what), "split": split, "averaged": averaged}
+    told = f"{what}, {split}: accuracy {accuracy:.2%}, loss {loss:.4f}"
+    output.tell(told, asked | {"accuracy": accuracy, "loss": loss})
 
 
 def export(
@@ -73,6 +71,8 @@ def export(
     out: Path | None = None,
     data_dir: str | None = None,
     model: str | None = None,
+    data: str | None = None,
+    output: Printed = Output(),
 ) -> None:
     """Write the network of a finished run as compressed or dense safetensors, or as ONNX.
 
@@ -82,24 +82,31 @@ def export(
         out: Folder for the file; by default the run's.
         data_dir: Folder of the data sets, for the example picture that ONNX needs.
         model: Your own network as module:function; code is never run because a file names it.
+        data: Your own data set as module:function, for that picture; by default the run's.
+        output: In which form to print which file was written.
     """
     from zosam.lab import models
-    from zosam.lab.assemble import load_data
     from zosam.lab.run import finished
+    from zosam.lab.serve import example_batch
     from zosam.sparse.save import export
 
     record = finished(path)
-    example = next(iter(load_data(record.run, data_dir).test))[0][:1] if form == "onnx" else None
+    if data is not None and form != "onnx":
+        raise ValueError(f"data gives ONNX an example picture, and {form} needs none: leave it out")
+    example = example_batch(record, data, data_dir)[:1] if form == "onnx" else None
     own = None if model is None else models.build(model, record.classes)
     file = export(record.load(own), out or path, form, masks=record.masks() or None, example=example)
-    console.print(plain(f"{file}  {file.stat().st_size:,} bytes"), soft_wrap=True, highlight=False)
+    size = file.stat().st_size
+    output.tell(f"{file}  {size:,} bytes", {"file": str(file), "form": form, "bytes": size})
 
 
 def serve_bench(
     path: Annotated[Path, tyro.conf.Positional],
     batches: tuple[int, ...] = (1, 8, 64),
     threads: int = 1,
+    data_dir: str | None = None,
     model: str | None = None,
+    data: str | None = None,
     output: Printed = Output(),
 ) -> None:
     """Time the network of a finished run: on the sparse kernels, in dense torch and in onnxruntime.
@@ -108,12 +115,14 @@ def serve_bench(
         path: The run's folder.
         batches: Batch sizes.
         threads: Number of threads, for all three.
+        data_dir: Folder of the data sets; by default $ZOSAM_DATA, else ~/.cache/zosam.
         model: Your own network as module:function; code is never run because a file names it.
+        data: Your own data set as module:function, or another one for the pictures; by default the run's.
         output: In which form to print it.
     """
     from zosam.lab.serve import bench
 
-    found, ways = bench(path, batches, threads, model)
+    found, ways = bench(path, batches, threads, model, data, data_dir)
     if not output.is_plain:
         output.write(found)
         return
@@ -130,8 +139,14 @@ def serve_bench(
         console.print(plain("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime"), highlight=False)
 
 
-def doctor() -> None:
-    """Which sparse kernels this machine runs, and why."""
+def doctor(output: Printed = Output()) -> None:
+    """Which sparse kernels this machine runs, and why.
+
+    Args:
+        output: In which form to print it.
+    """
     from zosam.kernels import doctor
 
-    console.print(plain("\n".join(doctor())), soft_wrap=True, highlight=False)
+    found = doctor()
+    named = (line.partition(": ") for line in found)
+    output.tell("\n".join(found), *({"what": what, "found": told} for what, _, told in named))

@@ -32,6 +32,16 @@ class Data:
     validation: Batches | None = None
 
 
+@dataclass(frozen=True)
+class Size:
+    """What is known of a data set before it is there: how many pictures, of how many classes and which shape."""
+
+    train: int
+    test: int
+    classes: int
+    shape: tuple[int, int, int]
+
+
 def visit(count: int, shuffle: bool, seed: int, epoch: int) -> Tensor:
     """The order in which an epoch visits `count` pictures; the same on all ranks."""
     if not shuffle:

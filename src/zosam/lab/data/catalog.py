@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from zosam.lab.data.batches import Data, moved
+from zosam.lab.data import cifar, cifar_c
+from zosam.lab.data.batches import Data, Size, moved
 from zosam.lab.data.cifar import cifar10, cifar100
 from zosam.lab.data.cifar_c import cifar10c
-from zosam.lab.data.digits import digits
-from zosam.lab.data.image_folder import folder, imagenet
+from zosam.lab.data.digits import SIZE, digits
+from zosam.lab.data.image_folder import check, folder, imagenet, imagenet_size
 from zosam.lab.settings import Choice, Kind
 from zosam.names import settings_of
 
@@ -20,8 +22,23 @@ OURS: tuple[Callable[..., Data], ...] = (digits, cifar10, cifar100, cifar10c, im
 DATA: dict[str, Callable[..., Data]] = {f.__name__: f for f in OURS}
 
 
+SIZES: dict[str, Callable[..., Size | None]] = {
+    "digits": lambda: SIZE,
+    "cifar10": partial(cifar.size, cifar.CIFAR10),
+    "cifar100": partial(cifar.size, cifar.CIFAR100),
+    "cifar10c": cifar_c.size,
+    "imagenet": imagenet_size,
+    "folder": check,
+}
 GIVEN = frozenset({"batch_size", "seed", "device", "data_dir", "workers", "rank", "world"})
 DATA_SETS = Kind("data set", DATA, GIVEN)
+
+
+def size_of(what: Choice) -> Size | None:
+    """How large a data set of ours is, whether or not it is there, if that is known; settings that cannot be are
+    refused."""
+    known = SIZES.get(what.name)
+    return None if known is None else known(**what.settings)
 
 
 def load(

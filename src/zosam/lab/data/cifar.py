@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from zosam.lab.data.augment import Augmented, Plain
-from zosam.lab.data.batches import Data, Tensors
+from zosam.lab.data.batches import Data, Size, Tensors
 from zosam.lab.data.errors import DataError
 from zosam.lab.data.pickles import read_pickle
 from zosam.lab.data.place import data_folder, missing
 
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+SIDE = 32  # pixels
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,27 @@ def read_split(kind: Cifar, split: str, data_dir: str | Path | None = None) -> t
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
+def size(
+    kind: Cifar,
+    train: int | None = None,
+    validation: int = 0,
+    augment: bool = True,
+    cutout: int = 0,
+    reflect: bool = False,
+) -> Size:
+    """How many pictures there are with these settings; those that cannot be are refused."""
+    there = kind.rows[0] * len(kind.train)
+    if not 0 <= validation < there:
+        raise ValueError(f"validation must be 0 to {there - 1} pictures, not {validation}")
+    if train is not None and not 0 < train <= there - validation:
+        raise ValueError(f"train must be 1 to {there - validation} pictures, not {train}")
+    if not 0 <= cutout <= SIDE:
+        raise ValueError(f"cutout must be 0 to {SIDE} pixels, not {cutout}")
+    if not augment and (cutout or reflect):
+        raise ValueError("cutout and reflect are augmentation, and augment is false: leave out one or the other")
+    return Size(train or there - validation, kind.rows[1], kind.classes, (3, SIDE, SIDE))
+
+
 def cifar10(
     batch_size: int = 128,
     seed: int = 0,
@@ -139,15 +161,10 @@ def _load(
     rank: int,
     world: int,
 ) -> Data:
+    size(kind, train, validation, augment, cutout, reflect)
     (x, y), (test_x, test_y) = (
         tuple(torch.from_numpy(a).to(device) for a in read_split(kind, split, data_dir)) for split in ("train", "test")
     )
-    if not 0 <= validation < len(y):
-        raise ValueError(f"validation must be 0 to {len(y) - 1} pictures, not {validation}")
-    if train is not None and not 0 < train <= len(y) - validation:
-        raise ValueError(f"train must be 1 to {len(y) - validation} pictures, not {train}")
-    if not augment and (cutout or reflect):
-        raise ValueError("cutout and reflect are augmentation, and augment is false: leave out one or the other")
     plain = Plain(kind.mean, kind.std)
     held = None
     if validation or train:
@@ -160,6 +177,6 @@ def _load(
         train=Tensors(x, y, batch_size, shuffle=True, seed=seed, augment=seen, rank=rank, world=world),
         test=Tensors(test_x, test_y, 500, augment=plain, rank=rank, world=world),
         classes=kind.classes,
-        shape=(3, 32, 32),
+        shape=(3, SIDE, SIDE),
         validation=held,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zosam.lab.data.augment import normalise
-from zosam.lab.data.batches import Data, share, share_size
+from zosam.lab.data.batches import Data, Size, share, share_size
 from zosam.lab.data.cifar import CIFAR10, cifar10
+from zosam.lab.data.cifar import size as clean_size
 from zosam.lab.data.corrupt.severities import CORRUPTIONS
 from zosam.lab.data.errors import DataError
 from zosam.lab.data.place import data_folder, missing
@@ -67,6 +68,16 @@ class Joined:
             yield from part.epoch(epoch)
 
 
+def size(corruption: str = "all", severity: int = 0) -> Size:
+    """How many pictures there are with these settings; those that cannot be are refused."""
+    if severity not in range(6):
+        raise ValueError(f"severity must be 1 to 5, or 0 for all five, not {severity}")
+    if corruption != "all":
+        find(CORRUPTIONS, corruption, "corruption")
+    parts = (len(CORRUPTIONS) if corruption == "all" else 1) * (1 if severity else 5)
+    return replace(clean_size(CIFAR10), test=parts * COUNT)
+
+
 def corrupted(
     corruption: str = "all",
     severity: int = 0,
@@ -77,10 +88,7 @@ def corrupted(
     world: int = 1,
 ) -> tuple[Corrupted, ...]:
     """The parts of CIFAR-10-C, each with its name and severity; `"all"` and severity 0 mean every one."""
-    if severity not in range(6):
-        raise ValueError(f"severity must be 1 to 5, or 0 for all five, not {severity}")
-    if corruption != "all":
-        find(CORRUPTIONS, corruption, "corruption")
+    size(corruption, severity)
     folder = data_folder(data_dir) / FOLDER
     y = _array(folder / "labels.npy", (5 * COUNT,))
     if y.min() < 0 or y.max() > 9:

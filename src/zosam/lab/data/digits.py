@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from zosam.lab.data.batches import Data, Tensors
+from zosam.lab.data.batches import Data, Size, Tensors
+
+SIZE = Size(1437, 360, 10, (1, 8, 8))
 
 
 def digits(
@@ -18,10 +20,10 @@ def digits(
     x = ((x - x.mean()) / x.std()).to(device)
     y = torch.as_tensor(labels, dtype=torch.long).to(device)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(device)  # the split never changes
-    train, test = order[:1437], order[1437:]
+    train, test = order[: SIZE.train], order[SIZE.train :]
     return Data(
         train=Tensors(x[train], y[train], batch_size, shuffle=True, seed=seed, rank=rank, world=world),
-        test=Tensors(x[test], y[test], batch_size=360, rank=rank, world=world),
-        classes=10,
-        shape=(1, 8, 8),
+        test=Tensors(x[test], y[test], batch_size=SIZE.test, rank=rank, world=world),
+        classes=SIZE.classes,
+        shape=SIZE.shape,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from zosam.lab.data.batches import Data
+from zosam.lab.data.batches import Data, Size
 from zosam.lab.data.errors import DataError
 from zosam.lab.data.pictures import Pictures
 from zosam.lab.data.place import data_folder
@@ -15,6 +15,20 @@ from zosam.lab.data.scan import splits
 from zosam.names import find
 
 AUGMENT = {"crop": "crop", "deit": "deit"}
+LARGEST = 4096  # pixels on a side
+
+
+def check(path: str = "", image_size: int = 224, augment: str = "crop") -> None:
+    """Refuse settings that cannot be."""
+    find(AUGMENT, augment, "augmentation")
+    if not 1 <= image_size <= LARGEST:
+        raise ValueError(f"image_size must be 1 to {LARGEST:,} pixels, not {image_size:,}")
+
+
+def imagenet_size(path: str = "imagenet", image_size: int = 224, augment: str = "deit") -> Size:
+    """How many pictures ImageNet-1K has; settings that cannot be are refused."""
+    check(path, image_size, augment)
+    return Size(1_281_167, 50_000, 1000, (3, image_size, image_size))
 
 
 def folder(
@@ -34,7 +48,7 @@ def folder(
     `path` is absolute or inside the data folder. `augment="crop"` crops and flips; `"deit"` adds DeiT's
     RandAugment, random erasing, mixup, cutmix and repeated augmentation, and its labels are shares (N, classes).
     """
-    find(AUGMENT, augment, "augmentation")
+    check(path, image_size, augment)
     if importlib.util.find_spec("PIL") is None:
         raise DataError("reading pictures needs Pillow: pip install 'zosam[images]'")
     train, test = splits(data_folder(data_dir) / path)

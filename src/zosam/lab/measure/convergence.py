@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 Epochs = Sequence[Mapping[str, Any]]  # what a `Record` keeps in `epochs`
-Unit = Literal["epochs", "seconds", "passes", "flops"]
+Unit = Literal["epochs", "seconds", "cpu_seconds", "passes", "flops"]
 
 LABELS: dict[str, str] = {
     "epochs": "epochs",
     "seconds": "seconds of training",
+    "cpu_seconds": "CPU time of training",
     "passes": "cost in forward passes of a batch, a backward counting two",
     "flops": "operations",
 }
@@ -26,8 +27,8 @@ def spent(epochs: Epochs, by: Unit = "passes", step_flops: float | None = None) 
     """
     if by == "epochs":
         return [float(e["epoch"]) for e in epochs]
-    if by == "seconds":
-        return list(accumulate(float(e["seconds"]) for e in epochs))
+    if by in ("seconds", "cpu_seconds"):
+        return list(accumulate(float(e[by]) for e in epochs))
     if by == "passes":
         return [e["forward"] + 2.0 * e["backward"] for e in epochs]
     if by != "flops":
@@ -44,8 +45,9 @@ def to_target(epochs: Epochs, accuracy: float, step_flops: float | None = None) 
     first = next((i for i, e in enumerate(epochs) if e["test_accuracy"] >= accuracy), None)
     if first is None:
         return None
+    unknown = ({"flops"} if step_flops is None else set()) | ({"cpu_seconds"} - epochs[first].keys())
     units: tuple[Unit, ...] = get_args(Unit)
-    return {by: spent(epochs, by, step_flops)[first] for by in units if by != "flops" or step_flops is not None}
+    return {by: spent(epochs, by, step_flops)[first] for by in units if by not in unknown}
 
 
 def curves(

@@ -23,6 +23,18 @@ def seconds(
     return times
 
 
+def affordable(turn: Callable[[int], float], batch_size: int, patience: float) -> int:
+    """How many pictures to time a turn on: a whole batch, or about as many as it takes so many seconds for.
+
+    `turn` takes one with so many pictures and says how long that was; it is warm afterwards.
+    """
+    pictures = min(2, batch_size)
+    turn(pictures)  # the first one of all says nothing: devices and libraries wake up in it
+    while turn(pictures) < patience / 2 and pictures < batch_size:
+        pictures = min(2 * pictures, batch_size)
+    return pictures
+
+
 def ratios(times: Mapping[str, list[float]], reference: str) -> dict[str, float]:
     """How fast each is compared with the reference: the median over rounds of (its time / theirs)."""
     return {name: median(r / t for r, t in zip(times[reference], own, strict=True)) for name, own in times.items()}

@@ -2,7 +2,7 @@
 
 from zosam.lab.models.deit import deit_small, deit_tiny
 from zosam.lab.models.digits_net import digits_net
-from zosam.lab.models.registry import MODELS, NETWORKS, build, sizes
+from zosam.lab.models.registry import MODELS, NETWORKS, build, fits, sizes
 from zosam.lab.models.resnet import resnet50, resnet50_cifar
 from zosam.lab.models.resnet_cifar import resnet20, resnet32, resnet32_he, resnet56
 from zosam.lab.models.wide_resnet import wrn, wrn28_10
@@ -14,6 +14,7 @@ __all__ = [
     "deit_small",
     "deit_tiny",
     "digits_net",
+    "fits",
     "resnet20",
     "resnet32",
     "resnet32_he",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -56,15 +57,36 @@ def build(what: str | Choice, num_classes: int = 10) -> nn.Module:
     `function(num_classes=...)`; `timm:NAME` and `transformers:NAME` need those packages.
     """
     choice = NETWORKS.read(what) if isinstance(what, str) else what
-    model = NETWORKS.thing(choice.name)(num_classes=num_classes, **choice.settings)
+    make = NETWORKS.thing(choice.name)
+    try:
+        inspect.signature(make).bind(num_classes=num_classes, **choice.settings)
+    except TypeError as error:
+        raise ValueError(f"model {choice} is called as {choice.name}(num_classes={num_classes}): {error}") from error
+    model = make(num_classes=num_classes, **choice.settings)
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {choice} returned {type(model).__name__}, not an nn.Module")
     return model
 
 
+@cache
+def fits(what: Choice, num_classes: int | None) -> None:
+    """Refuse settings with which there is no such network; one of the user's own is built where it has any settings,
+    if it is known for how many classes."""
+    try:
+        if what.name in MODELS:
+            sizes(what, 10)
+        elif what.settings and num_classes is not None:
+            with torch.random.fork_rng(devices=[]):
+                build(what, num_classes)
+    except (ValueError, RuntimeError, ArithmeticError, AssertionError, TypeError) as error:
+        raise ValueError(f"no network is {what}: {error}") from error
+
+
 def sizes(what: Choice, num_classes: int) -> dict[str, torch.Size]:
     """The shape of every tensor of a network of ours, found out without taking memory."""
-    given = [abs(v) for v in what.settings.values() if isinstance(v, int) and not isinstance(v, bool)]
+    given = [v for v in what.settings.values() if isinstance(v, int) and not isinstance(v, bool)]
+    if any(v < 1 for v in given):
+        raise ValueError("whole numbers must be 1 or more")
     if any(v > LARGEST_SETTING for v in given) or math.prod(given) > LARGEST_PRODUCT:
         raise ValueError(f"the network {what} would be absurdly large")
     with torch.random.fork_rng(devices=[]), torch.device("meta"):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import tyro
 from rich.text import Text
 
-from zosam.lab.paper.commands import Elsewhere, print_records, save_lines
+from zosam.lab.paper.commands import Elsewhere, print_records, refuse, save_lines
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.evidence import TUNING, Grid, Question, Row, grids, names, question, rows
 from zosam.lab.paper.results_store import Book
@@ -54,6 +54,14 @@ def evidence(
         where: Where and how to train.
         output: In which form to print the answer.
     """
+    shows = not train or name == "list"
+    refuse(
+        {
+            "--budget": budget is not None and shows,
+            "--shard": shard is not None and shows,
+            "--cost": cost and name != "list",
+        }
+    )
     book, say, records = Book.open(out, results), output.aside(console), []
     if name == "list":
         costs = Costs(book, where, by="cpu_seconds") if cost else None

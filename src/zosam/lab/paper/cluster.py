@@ -57,7 +57,7 @@ def on_ray(
 
 
 def _trial(fields: dict[str, Any], root: str, where: dict[str, Any], threads: int) -> None:
-    run(Run(**fields), root, **{**where, "threads": where["threads"] or threads})
+    run(Run(**fields).stripped(), root, **{**where, "threads": where["threads"] or threads})
 
 
 def _ray() -> Any:

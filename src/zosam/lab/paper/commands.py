@@ -22,9 +22,9 @@ from zosam.lab.paper.speed import SPEED, measure_missing
 from zosam.lab.paper.sweep import with_seeds
 from zosam.lab.paper.table import load
 from zosam.lab.paper.train_missing import lacking, train_missing
-from zosam.lab.paper.value import CORRUPTED, lacks, measure_corruptions
+from zosam.lab.paper.value import CORRUPTED, OF_CORRUPTED, measure_corruptions
 from zosam.lab.run import Run
-from zosam.lab.terminal import Column, Output, Printed, console, progress_bar, show_table
+from zosam.lab.terminal import Column, Output, Printed, begin, console, progress_bar, show_table
 from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "medium", "paper"]
@@ -76,6 +76,15 @@ def table(
         where: Where and how to train.
         output: In which form to print the table.
     """
+    idle = {
+        "--budget": budget is not None and (dry_run or not train or ray is not None),
+        "--ray": ray is not None and (dry_run or not train),
+        "--shard": shard is not None and not (dry_run or train),
+        "--save": save is not None and dry_run,
+        "--cpus": cpus != 1 and ray is None,
+        "--gpus": gpus != 0 and ray is None,
+    }
+    refuse(idle)
     say = output.aside(console)
     content = load(name if name.startswith("table") else f"table{name}", tier, change)
     cells, book = chosen(content, only, printed_only), Book.open(out, results)
@@ -85,8 +94,8 @@ def table(
         return
     if train:
         train_missing(runs, book, f"{content.name}, tier {tier}", budget, shard, ray, cpus, gpus, where, say)
-        networks = [(c, r) for c in cells if c.run is not None for r in with_seeds([c.run], seeds) if lacks(c, r, book)]
-        measure_corruptions(dict.fromkeys(r for _, r in networks), book, tier, where, say)
+        corrupted = (c.run for c in cells if c.measure in OF_CORRUPTED and c.run is not None)
+        measure_corruptions(with_seeds(corrupted, seeds), book, tier, where, say)
         timed = {c.run: content.pacemaker(c) for c in cells if c.measure == SPEEDS and c.run is not None}
         measure_missing({run: beside for run, beside in timed.items() if beside is not None}, book, where, say)
     found = filled(content, book, seeds, only, printed_only)
@@ -129,6 +138,7 @@ def figure(
     if name == "list":
         print_records([{"name": known, "title": load_figure(known, tier).title} for known in FIGURES], output)
         return
+    refuse({"--budget": budget is not None and not train})
     say = output.aside(console)
     content, book = load_figure(name, tier), Book.open(out, results)
     if not content.runs:
@@ -137,15 +147,12 @@ def figure(
     if train:
         train_missing(runs, book, f"{name}, tier {tier}", budget, None, None, 1, 0, where, say)
         if content.measure == "corruptions":
-            measure_corruptions((r for r in runs if book.note(r, CORRUPTED) is None), book, tier, where, say)
+            measure_corruptions(runs, book, tier, where, say)
         if content.measure == "throughput":
             beside = content.runs[content.settings["reference"]]
             measure_missing(dict.fromkeys(content.runs.values(), beside), book, where, say)
     with progress_bar(say, "", transient=True) as progress:
-        task = progress.add_task(f"measuring {name}", total=None)
-        drawings = measured(
-            content, book, seeds, where, lambda done, of: progress.update(task, completed=done, total=of)
-        )
+        drawings = measured(content, book, seeds, where, begin(progress, f"measuring {name}"))
     if not drawings:
         raise ValueError(f"no run of {name} is finished: leave --no-train out, or give it more time")
     written = []
@@ -166,6 +173,7 @@ def report(
     results: tuple[Path, ...] = (),
     figures: Path = Path("figures"),
     stills: Path | None = None,
+    output: Printed = Output(),
 ) -> None:
     """Make one HTML page of all results; it opens from disk and loads nothing from the network.
 
@@ -181,17 +189,19 @@ def report(
         results: JSON-lines files with results of runs that are not in the folder.
         figures: Folder with the figures that `zosam figure` has made.
         stills: Folder for the page's figures as SVG; needs matplotlib: pip install 'zosam[report]'.
+        output: In which form to print what was written.
     """
     from zosam.lab.paper.contents import contents
     from zosam.lab.report.page import write
 
     content = contents(Book.open(runs, results), figures, tier, seeds, only)
     write(out, content)
-    told = f"bytes: {len(content.all_figures)} figures, {len(content.tables)} tables"
-    console.print(f"{out}  {out.stat().st_size:,} {told}", highlight=False, soft_wrap=True)
     if stills is not None:
         for drawing in content.all_figures:
-            _draw(drawing, stills / f"{drawing['name']}.svg", console)
+            _draw(drawing, stills / f"{drawing['name']}.svg", output.aside(console))
+    size, figure_count, table_count = out.stat().st_size, len(content.all_figures), len(content.tables)
+    told = {"file": str(out), "bytes": size, "figures": figure_count, "tables": table_count}
+    output.tell(f"{out}  {size:,} bytes: {figure_count} figures, {table_count} tables", told)
 
 
 def _plan(
@@ -211,6 +221,13 @@ def save_lines(
     records = [r for run in runs if (r := book.get(run)) is not None and (r.path / "record.json").exists()]
     lines = {r.run.key: line(r, notes=[CORRUPTED, SPEED], more=(more or {}).get(r.run)) for r in records}
     say.print(f"{path}: {add_lines(path, lines)} runs", highlight=False)
+
+
+def refuse(idle: Mapping[str, bool]) -> None:
+    """Refuse options that were given and would have no effect beside the others."""
+    for option, is_idle in idle.items():
+        if is_idle:
+            raise ValueError(f"{option} would have no effect beside the other options: leave it out")
 
 
 def _draw(drawing: dict[str, Any], path: Path, say: Console) -> Path | None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zosam.lab.measure.estimate import difference
 from zosam.lab.paper import recipes
+from zosam.lab.paper.evidence import TUNING, Question, question
+from zosam.lab.paper.evidence import names as asked_names
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.show import filled
 from zosam.lab.paper.table import NAMES, load
 from zosam.lab.report import overview
-from zosam.lab.report.arms import Arm, Line, arms_of, is_trial, settings_of
-from zosam.lab.report.finding import best_use, facts, finding, what_was_run
+from zosam.lab.report.arms import Arm, Line, Setting, arms_of, is_trial, settings_of
+from zosam.lab.report.finding import best_use, facts, finding, hardware, what_was_run
 from zosam.lab.report.page import Report
+from zosam.lab.run import Run
 
 FROM_LINES = {"convergence", "variance", "corruptions", "budget"}
 """Figures of the paper that the report draws from the runs anew, if it has all of them."""
@@ -55,6 +60,7 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
         lead=lead if arms else [],
         facts=facts(lines),
         cover=overview.tradeoff(arms) if arms else None,
+        questions=_questions(book, {line["key"]: line for line in lines}),
         comparisons=overview.comparisons(settings),
         figures=_sorted([*({**figure, "section": section} for section, figure in own if figure), *drawings]),
         tables=_tables(book, tiers, seeds),
@@ -76,16 +82,60 @@ def _chosen(lines: Iterable[Line], names: dict[str, str], only: str | None) -> l
     return [line for line in found if pattern.search(words(arms_of([line], names)[0]))]
 
 
+def _questions(book: Book, known: Mapping[str, Line]) -> list[dict[str, Any]]:
+    """The questions of which a training is known: what they compare, group by group."""
+    found = []
+    for name in asked_names():
+        if name == TUNING:
+            continue
+        asked = question(name, book)
+        runs = {replace(run, seed=seed).key for run in asked.runs() for seed in range(asked.seeds)}
+        blocks = overview.comparisons(_groups(asked, known))
+        if blocks:
+            told = f"{len(runs & known.keys())} of {len(runs)} trainings are finished"
+            note = f"{told} (zosam evidence {name}). Differences to {asked.versus} are taken seed by seed."
+            about = {"name": name, "title": asked.title, "note": note, "versus": asked.versus}
+            found.append({**about, "blocks": blocks})
+    return found
+
+
+def _groups(asked: Question, known: Mapping[str, Line]) -> list[Setting]:
+    """The arms of a question of which a training is known, by group."""
+
+    def arm(run: Run | None, label: str) -> Arm | None:
+        keys = {} if run is None else {seed: replace(run, seed=seed).key for seed in range(asked.seeds)}
+        lines = {seed: known[key] for seed, key in keys.items() if key in known}
+        return Arm(run, lines, name=label) if run is not None and lines else None
+
+    found: dict[str, Setting] = {}
+    for entry in asked.entries:
+        own, other = arm(entry.run, entry.label), arm(entry.versus, asked.versus)
+        if own is None:
+            continue
+        group = found.setdefault(entry.group, Setting(entry.group, [], None))
+        gap = None if other is None else difference(own.accuracy, other.accuracy)
+        gaps = group.gaps if gap is None else {**group.gaps, entry.label: gap}
+        reference = other or group.reference or (own if entry.versus is None else None)
+        found[entry.group] = replace(group, arms=[*group.arms, own], reference=reference, gaps=gaps)
+    return list(found.values())
+
+
 def _is_watched(line: Line) -> bool:
     return "gradient_variance" in line["epochs"][-1]
 
 
 def _tables(book: Book, tiers: list[str], seeds: int) -> list[dict[str, Any]]:
     """The paper's tables that have a number of ours, with names of their own where several tiers have them."""
-    found = [filled(load(name, tier), book, seeds) for tier in tiers for name in NAMES]
-    shown = [t for t in found if any(cell and cell["ours"] for row in t["rows"] for cell in row["cells"])]
-    several = len({t["tier"] for t in shown}) > 1
-    return [{**t, "name": f"{t['tier']}-{t['name']}"} if several else t for t in shown]
+    lines = {arm.run.key: arm.lines.values() for arm in arms_of(book.entries())}
+    found = []
+    for content in (load(name, tier) for tier in tiers for name in NAMES):
+        shown = filled(content, book, seeds)
+        if any(cell and cell["ours"] for row in shown["rows"] for cell in row["cells"]):
+            own = {cell.run.key for cell in content.cells if cell.run is not None}
+            on = hardware(line for key in own & lines.keys() for line in lines[key])
+            found.append({**shown, "on": on})
+    several = len({t["tier"] for t in found}) > 1
+    return [{**t, "name": f"{t['tier']}-{t['name']}"} if several else t for t in found]
 
 
 def _drawings(folder: Path, tiers: list[str], book: Book) -> list[dict[str, Any]]:

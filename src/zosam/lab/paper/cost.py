@@ -13,16 +13,14 @@ from typing import Literal
 
 import torch
 
-from zosam.kernels import accelerate
-from zosam.lab import models
-from zosam.lab.assemble import build_method, build_optimizer, load_data
-from zosam.lab.device import placed, wait_for
+from zosam.lab.assemble import assemble
+from zosam.lab.device import CPU, wait_for
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run
-from zosam.lab.train import classification
 from zosam.lab.where import Where
 
 PROBE = 16  # pictures in a step that is timed, where no kernels are to be chosen for its whole batch
+STEPS = 1000  # of the schedule of a training that is put together to be asked or timed, not trained
 SEEDS = 10  # other seeds of a run that are looked for
 By = Literal["seconds", "cpu_seconds"]
 CLOCKS = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
@@ -71,22 +69,17 @@ class Costs:
         kind = _kind(run) if self.where.accelerate else (run.model, run.data, run.batch_size)
         if kind not in self.prices:
             with self.where.here() as device:
-                source = load_data(run, self.where.data_dir, device=device)
-                model = placed(models.build(run.model, source.classes), device)
-                x, y = next(source.train.epoch(0))
-                if self.where.accelerate and run.method.name != "dense":
-                    sparse = build_method(run, model, build_optimizer(run, model, 1000), source, 1000)
-                    assert sparse is not None
-                    accelerate(model, sparse, x)
-                else:
+                training = assemble(run, self.where, device, steps=STEPS)
+                x, y = next(training.source.train.epoch(0))
+                if not (self.where.accelerate and training.sparse is not None):
                     x, y = x[:PROBE], y[:PROBE]
-                closure, clock, times = classification(model, x, y), CLOCKS[self.by], []
+                closure, clock, times = training.closure(x, y), CLOCKS[self.by], []
                 for _ in range(4):
                     began = clock()
-                    closure().backward()
+                    closure().mean().backward()
                     wait_for(device)
                     times.append(clock() - began)
-            self.prices[kind] = min(times) / 3 * run.batch_size / len(y), len(source.train)
+            self.prices[kind] = min(times) / 3 * run.batch_size / len(y), len(training.source.train)
         return self.prices[kind]
 
 
@@ -103,9 +96,6 @@ def work(run: Run) -> tuple[float, float]:
     """What a step takes, in forward passes, and how many times the schedule is gone through; any network tells."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would be about this small network, not about the run's own
-        source = load_data(run)
-        model = models.build(run.model, source.classes)
-        optimizer = build_optimizer(run, model, 1000)
-        sparse = build_method(run, model, optimizer, source, steps := 1000)
-    passes = optimizer.passes_per_step()
-    return passes["forward"] + 2 * passes["backward"], 1.0 if sparse is None else sparse.total_steps(steps) / steps
+        training = assemble(run, Where(), CPU, steps=STEPS)
+    passes = training.optimizer.passes_per_step()
+    return passes["forward"] + 2 * passes["backward"], training.steps / STEPS

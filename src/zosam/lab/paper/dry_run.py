@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,23 +12,21 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from zosam.lab import models
-from zosam.lab.assemble import build_optimizer, load_data
+from zosam.lab import data, models
+from zosam.lab.assemble import assemble, load_data
 from zosam.lab.checkpoints import Progress
-from zosam.lab.data import Batches, DataError
+from zosam.lab.data import Batches, Data, DataError
 from zosam.lab.device import about, placed, wait_for
-from zosam.lab.ema import Ema
+from zosam.lab.measure.throughput import affordable
 from zosam.lab.paper.cost import work
-from zosam.lab.precision import Precision
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.terminal import Column, show_table
-from zosam.lab.train import classification, take_step
 from zosam.lab.where import Where
 from zosam.sparse.flops import layer_flops
 from zosam.sparse.prunable import prunable
 
-STEPS, WARM, PATIENCE = 10, 2, 60.0  # steps that are timed, after some that are not; seconds that they may take in all
+STEPS, PATIENCE = 10, 60.0  # steps that are timed, and seconds that they may take in all, or fewer are
 
 
 class Kind(NamedTuple):
@@ -40,18 +38,22 @@ class Kind(NamedTuple):
     precision: str
     base: str
     ema: bool
+    masks: str
+    """On the sparse kernels their masks decide how fast they are; else it is empty."""
 
     @classmethod
-    def of(cls, run: Run) -> Kind:
-        return cls(str(run.model), str(run.data), run.batch_size, run.precision, run.base, run.ema is not None)
+    def of(cls, run: Run, where: Where) -> Kind:
+        masks = f"{run.method} at {run.sparsity:.4g}" if _on_kernels(run, where) else ""
+        return cls(str(run.model), str(run.data), run.batch_size, run.precision, run.base, run.ema is not None, masks)
 
     def __str__(self) -> str:
-        return f"{self.model} on {self.data}, batches of {self.batch_size}, {self.precision}"
+        masks = f", {self.masks}" if self.masks else ""
+        return f"{self.model} on {self.data}, batches of {self.batch_size}, {self.precision}{masks}"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Ten steps of plain SGD or AdamW on a dense network of a kind."""
+    """Ten steps of plain SGD or AdamW on a network of a kind: dense, or on the sparse kernels with its first masks."""
 
     per_picture: float
     """Seconds of a step, for each of its pictures."""
@@ -67,6 +69,8 @@ class Probe:
     prunable: int
     operations: float
     """Of a forward pass of one picture, two for a multiplication and an addition, were every weight there."""
+    noise: bool = False
+    """Whether noise stood in for data that are not there."""
 
     def pictures(self, run: Run) -> float:
         """That a run sends forward in all: its passes, a backward being two, and each epoch's test, in all schedules
@@ -88,41 +92,54 @@ class Probe:
 
 
 def probe(run: Run, where: Where) -> Probe:
-    """Time steps of the run's base optimizer on the device, its data included."""
-    plain = replace(run, optimizer="sgd", method="dense", rho=None, seed=0)
+    """Time steps of the run's base optimizer on the device, its data included where they are there."""
+    plain = replace(run, optimizer="sgd", rho=None, seed=0, method=run.method if _on_kernels(run, where) else "dense")
     with where.here() as device:
-        source = load_data(plain, where.data_dir, workers=where.workers, device=device)
-        model = placed(models.build(plain.model, source.classes), device)
-        ema = None if plain.ema is None else Ema(model, plain.ema)
-        optimizer = build_optimizer(plain, model, STEPS)
-        precision = Precision(plain.precision, device)
-        if where.compile:
-            model.compile()
-        stream, pictures = _for_ever(source.train), plain.batch_size
+        source, noise = _data(plain, where, device)
+        training = assemble(plain, where, device, source=source, steps=1000)
+        model, stream = training.model, _for_ever(source.train)
 
-        def step() -> None:
-            x, y = (part[:pictures] for part in next(stream))
-            take_step(optimizer, classification(model, x, y, precision=precision), precision)
-            if ema is not None:
-                ema.update(model)
+        def seconds(pictures: int, times: int = 1) -> float:
+            began = time.perf_counter()
+            for _ in range(times):
+                x, y = next(stream)
+                training.step(x[:pictures], y[:pictures])
+            wait_for(device)
+            return time.perf_counter() - began
 
-        pictures = min(pictures, 2)
-        first = _seconds(step, 1, device) / pictures  # of a picture, at the most
-        pictures = int(min(plain.batch_size, max(2, PATIENCE / (STEPS + WARM) / first)))
-        _seconds(step, WARM, device)
-        spent = _seconds(step, STEPS, device)
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        pictures = affordable(seconds, plain.batch_size, PATIENCE / STEPS)
+        steps = max(1, min(STEPS, int(PATIENCE / seconds(pictures))))  # a CPU in fp16 takes minutes for one
+        spent = seconds(pictures, steps)
+        size, masks = data.size_of(plain.data), sum(w.numel() for w in prunable(model).values())
+        dense = placed(models.build(plain.model, source.classes), device)  # kernels would not be counted
+        held = Progress(model, training.optimizer, training.sparse, STEPS, done=1, ema=training.ema).size()
         return Probe(
-            per_picture=spent / STEPS / pictures,
+            per_picture=spent / steps / pictures,
             timed=pictures,
-            train=len(source.train) * plain.batch_size,
-            test=len(source.test) * len(next(iter(source.test))[1]),
-            checkpoint=Progress(model, optimizer, None, STEPS, done=1, ema=ema).size(),
-            weights=weights,
+            train=size.train if size is not None else len(source.train) * plain.batch_size,
+            test=size.test if size is not None else len(source.test) * len(next(iter(source.test))[1]),
+            checkpoint=held - (0 if training.sparse is None else masks),
+            weights=sum(p.numel() * p.element_size() for p in model.parameters()),
             network=sum(t.numel() * t.element_size() for t in model.state_dict().values()),
-            prunable=sum(w.numel() for w in prunable(model).values()),
-            operations=layer_flops(model, {}, next(stream)[0][:1])[1],
+            prunable=masks,
+            operations=layer_flops(dense, {}, next(stream)[0][:1])[1],
+            noise=noise,
         )
+
+
+def _on_kernels(run: Run, where: Where) -> bool:
+    return where.accelerate and run.method.name != "dense"
+
+
+def _data(run: Run, where: Where, device: torch.device) -> tuple[Data, bool]:
+    """The run's data; where they are not there but of known size, noise."""
+    try:
+        return load_data(run, where.data_dir, workers=where.workers, device=device), False
+    except DataError:
+        size = data.size_of(run.data)
+        if size is None:
+            raise
+        return data.stand_in(size, run.batch_size, device), True
 
 
 @dataclass(frozen=True)
@@ -137,6 +154,8 @@ class Plan:
     hours: float | None = None
     operations: float | None = None
     bytes: int | None = None
+    noise: bool = False
+    """Whether noise stood in for data that are not there: then to read them is not in the hours."""
     why: str = ""
 
 
@@ -144,7 +163,7 @@ def plans(runs: Sequence[Run], where: Where) -> list[Plan]:
     """What the runs would take here, kind by kind."""
     kinds: dict[Kind, list[Run]] = {}
     for run in runs:
-        kinds.setdefault(Kind.of(run), []).append(run)
+        kinds.setdefault(Kind.of(run, where), []).append(run)
     return [_plan(kind, same, where) for kind, same in kinds.items()]
 
 
@@ -161,6 +180,7 @@ def _plan(kind: Kind, runs: Sequence[Run], where: Where) -> Plan:
         hours=sum(found.hours(run) for run in runs),
         operations=found.operations * sum(found.pictures(run) for run in runs),
         bytes=sum(found.disk(run) for run in runs),
+        noise=found.noise,
     )
 
 
@@ -181,8 +201,9 @@ def show_plans(found: Sequence[Plan], console: Console, device: torch.device) ->
         if plan.hours is None or plan.operations is None or plan.bytes is None:
             rows.append([*row, "?", "?", "?", "?", "?"])
             continue
-        few = f" (timed with {plan.timed})" if plan.timed != plan.kind.batch_size else ""
-        row[1] += few
+        few = f"timed with {plan.timed}" if plan.timed != plan.kind.batch_size else ""
+        told = ", ".join(filter(None, (few, "on noise" if plan.noise else "")))
+        row[1] += f" ({told})" if told else ""
         each, everything = (duration(3600 * hours) for hours in (plan.hours / plan.runs, plan.hours))
         row += [f"{plan.seconds_per_step:.3g}", each, everything]
         rows.append([*row, f"{plan.operations / 1e15:,.0f}", gigabytes(plan.bytes)])
@@ -196,6 +217,11 @@ def show_plans(found: Sequence[Plan], console: Console, device: torch.device) ->
         highlight=False,
         soft_wrap=True,
     )
+    if any(plan.noise for plan in found):
+        text = (
+            "On noise: the data are not there. They are counted by their known size; to read them takes no time here."
+        )
+        console.print(text, highlight=False, soft_wrap=True)
     for why in dict.fromkeys(plan.why for plan in found if plan.why):
         console.print(f"Not timed: {why}", highlight=False, markup=False, soft_wrap=True)
 
@@ -207,11 +233,3 @@ def gigabytes(size: float) -> str:
 
 def _for_ever(train: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     return itertools.chain.from_iterable(train.epoch(epoch) for epoch in itertools.count())
-
-
-def _seconds(step: Callable[[], None], times: int, device: torch.device) -> float:
-    began = time.perf_counter()
-    for _ in range(times):
-        step()
-    wait_for(device)
-    return time.perf_counter() - began

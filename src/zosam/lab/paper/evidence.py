@@ -69,6 +69,8 @@ class Question:
     entries: tuple[Entry, ...]
     waits_for: tuple[str, ...]
     """Methods whose grids must be finished before the arms that they tune can be trained."""
+    versus: str
+    """What its arms are compared with."""
 
     def runs(self) -> list[Run]:
         """Every training at seed 0, once."""
@@ -140,7 +142,9 @@ def question(name: str, book: Book, guess: bool = False) -> Question:
         for arm in content["arms"]:
             own = training(arm, place, varied)
             entries.append(Entry(", ".join(told), _arm(arm)["label"], own, None if own == other else other))
-    return Question(name, content["title"], content.get("seeds", 3), tuple(entries), tuple(missing))
+    return Question(
+        name, content["title"], content.get("seeds", 3), tuple(entries), tuple(missing), _arm(versus)["label"]
+    )
 
 
 def rows(asked: Question, book: Book) -> Iterator[Row]:

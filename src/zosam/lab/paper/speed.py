@@ -14,17 +14,15 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from zosam.kernels import accelerate
-from zosam.lab import models
-from zosam.lab.assemble import build_method, build_optimizer, load_data
+from zosam.lab.assemble import assemble
 from zosam.lab.callbacks import Tick, nobody
-from zosam.lab.device import CPU, about, choose, current, placed, seed, wait_for
+from zosam.lab.device import CPU, about, choose, current, wait_for
+from zosam.lab.locks import alone_with, work_through
+from zosam.lab.measure.throughput import affordable
 from zosam.lab.paper.results_store import Book
-from zosam.lab.precision import Precision
 from zosam.lab.record import made_with
 from zosam.lab.run import Run
-from zosam.lab.terminal import progress_bar
-from zosam.lab.train import classification, take_step
+from zosam.lab.terminal import begin, progress_bar
 from zosam.lab.where import Where
 from zosam.optim import SharpnessAware
 
@@ -41,25 +39,17 @@ Step = Callable[[int], object]  # on so many pictures
 def contestant(what: Run, where: Where, device: torch.device = CPU) -> tuple[Step, int]:
     """A training step of that run on a batch of its own, and how many steps differ before it begins again."""
     with current(device):
-        seed(device, what.seed)
-        source = load_data(what, where.data_dir, workers=where.workers, device=device)
-        model = placed(models.build(what.model, source.classes), device)
-        optimizer = build_optimizer(what, model, 1)
-        sparse = build_method(what, model, optimizer, source, steps=1_000_000)
-        x, y = next(source.train.epoch(0))
-        if where.accelerate and sparse is not None:
-            accelerate(model, sparse, x)
-        if where.compile:
-            model.compile()
-    precision = Precision(what.precision, device)
+        training = assemble(what, where, device, steps=1_000_000)  # it never comes to an end, nor to a rewind
+        x, y = next(training.source.train.epoch(0))
+    rho, end = training.optimizer.schedule, training.steps
+    if rho is not None:  # as at its end: one that climbs late would be timed without its climb
+        training.optimizer.schedule = lambda step, lr: rho(end, lr)
 
     def step(pictures: int) -> None:
-        x_, y_ = x[:pictures], y[:pictures]
-        closure = classification(model, x_, y_, optimizer.per_sample, what.label_smoothing, precision)
-        take_step(optimizer, closure, precision)
+        training.step(x[:pictures], y[:pictures])
         wait_for(device)
 
-    return step, _period(optimizer)
+    return step, _period(training.optimizer)
 
 
 def measure_speed(
@@ -74,7 +64,11 @@ def _measure_speed(
     what: Run, versus: Run, book: Book, where: Where, device: torch.device, tick: Tick, patience: float
 ) -> None:
     (own, period), (reference, _) = contestant(what, where, device), contestant(versus, where, device)
-    pictures = _pictures(reference, own, what.batch_size, patience / period / (1 + ROUNDS * TURNS))
+    pictures = affordable(
+        lambda few: sum(_turn(reference, own, few, time.perf_counter)),
+        what.batch_size,
+        patience / period / (1 + ROUNDS * TURNS),
+    )
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     clock = time.process_time if alone else time.perf_counter
     speeds: list[tuple[float, float]] = []
@@ -100,17 +94,22 @@ def _measure_speed(
 
 
 def measure_missing(runs: Mapping[Run, Run], book: Book, where: Where, say: Console) -> None:
-    """Measure how fast the finished runs are beside others, where that was not done yet."""
-    todo = {run: beside for run, beside in runs.items() if book.holds(run)}
-    todo = {run: beside for run, beside in todo.items() if not is_measured(run, beside, book, where)}
+    """Measure how fast the finished runs are beside others, where that was not done yet: one process at a time, for two
+    that measure at once would slow each other down."""
+
+    def is_done(run: Run) -> bool:
+        return is_measured(run, runs[run], book, where)
+
+    todo = [run for run in runs if book.holds(run) and not is_done(run)]
     with progress_bar(say, "rounds", hidden=not todo) as progress:
-        for run, beside in todo.items():
-            task = progress.add_task(f"speed: {run.folder}")
 
-            def tick(done: int, of: int, task: Any = task) -> None:
-                progress.update(task, completed=done, total=of)
+        def measure(run: Run) -> None:
+            with alone_with(book.root / SPEED, wait=0.2):
+                if is_done(run):
+                    return
+                measure_speed(run, runs[run], book, where, begin(progress, f"speed: {run.folder}"))
 
-            measure_speed(run, beside, book, where, tick)
+        work_through(todo, is_done, measure)
 
 
 def speeds(what: Run, versus: Run | None, book: Book) -> tuple[dict[int, float], dict[int, float]]:
@@ -147,15 +146,6 @@ def _turn(reference: Step, own: Step, pictures: int, clock: Callable[[], float])
         step(pictures)
         marks.append(clock())
     return marks[1] - marks[0], marks[2] - marks[1]
-
-
-def _pictures(reference: Step, own: Step, batch_size: int, patience: float) -> int:
-    """As many as there are in a batch, or about as many as both can take in so many seconds; they warm up meanwhile."""
-    pictures = min(2, batch_size)
-    _turn(reference, own, pictures, time.perf_counter)
-    while sum(_turn(reference, own, pictures, time.perf_counter)) < patience / 2 and pictures < batch_size:
-        pictures = min(2 * pictures, batch_size)
-    return pictures
 
 
 def _period(optimizer: SharpnessAware) -> int:

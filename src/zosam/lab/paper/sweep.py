@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from zosam.distributed.ranks import Ranks, joined
 from zosam.lab.callbacks import Callbacks
-from zosam.lab.locks import Busy
+from zosam.lab.locks import Busy, is_held, work_through
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book
 from zosam.lab.run import Run, run
@@ -70,30 +69,26 @@ def _sweep(
     runs: Iterable[Run], book: Book, where: Where, budget: float | None, watch: Watch, wait: float, team: Ranks
 ) -> Outcome:
     outcome, began, costs = Outcome(), time.monotonic(), Costs(book, where)
-    queue = deque(missing(runs, book))
-    busy = 0
-    while queue:
-        now = queue.popleft()
-        if book.get(now) is not None:  # another process was there first
-            continue
+
+    def train(now: Run) -> None:
         if budget is not None and any(team.any(time.monotonic() - began + costs.seconds(now) > budget)):
             outcome.left.append(now)
-            continue
+            return
+        if team.world == 1 and is_held(book.root / now.folder):
+            raise Busy  # before anybody is told that it begins
         try:
-            run(now, book.root, **vars(watch(now)), **vars(where))
+            run(now.stripped(), book.root, **vars(watch(now)), **vars(where))
             outcome.trained.append(now)
-            busy = 0
-        except Busy:
+        except Busy as error:
             if team.world > 1:
-                raise
-            queue.append(now)
-            busy += 1
-            if busy >= len(queue):  # all that is left is in other hands
-                time.sleep(wait)
+                raise RuntimeError(str(error)) from error
+            raise
         except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
             if team.world > 1:
                 raise
             outcome.failed[now] = f"{type(error).__name__}: {error}"
+
+    work_through(missing(runs, book), lambda now: book.get(now) is not None, train, wait)
     return outcome
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.data import cifar_c
 from zosam.lab.device import placed
+from zosam.lab.locks import locked, work_through
 from zosam.lab.measure.convergence import to_target
 from zosam.lab.measure.robustness import Accuracies, corrupted, summary
 from zosam.lab.paper import recipes
@@ -18,11 +19,12 @@ from zosam.lab.paper.recipes import Tier
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell
 from zosam.lab.record import Record
-from zosam.lab.run import Run
-from zosam.lab.terminal import progress_bar
+from zosam.lab.run import Run, finished
+from zosam.lab.terminal import begin, progress_bar
 from zosam.lab.where import Where
 
 CORRUPTED = "corrupted"  # the note in a run's folder
+OF_CORRUPTED = {"corrupted_accuracy", "robustness_gap"}  # what a cell shows that is measured on CIFAR-10-C
 
 
 def values(cell: Cell, book: Book, tier: Tier, seeds: int) -> dict[int, float]:
@@ -51,11 +53,6 @@ def value(measure: str, record: Record, book: Book, tier: Tier) -> float | None:
     return 100 * about["mean" if measure == "corrupted_accuracy" else "gap"]
 
 
-def lacks(cell: Cell, run: Run, book: Book) -> bool:
-    """Whether the trained network has yet to be measured for this cell."""
-    return cell.measure in {"corrupted_accuracy", "robustness_gap"} and book.note(run, CORRUPTED) is None
-
-
 def corrupted_accuracies(run: Run, book: Book) -> Accuracies | None:
     """The accuracy on every part of CIFAR-10-C, if it was measured."""
     note: Mapping[str, Any] | None = book.note(run, CORRUPTED)
@@ -76,13 +73,20 @@ def measure_corrupted(record: Record, book: Book, tier: Tier, where: Where, tick
 
 
 def measure_corruptions(runs: Iterable[Run], book: Book, tier: str, where: Where, say: Console) -> None:
-    """Test the networks of the finished runs on CIFAR-10-C, with a progress bar."""
-    records = [r for run in runs if (r := book.get(run)) is not None]
-    with progress_bar(say, hidden=not records) as progress:
-        for record in records:
-            task = progress.add_task(f"CIFAR-10-C: {record.run.folder}")
+    """Test the networks of the finished runs on CIFAR-10-C, where nobody has: several processes share them."""
 
-            def tick(done: int, of: int, task: Any = task) -> None:
-                progress.update(task, completed=done, total=of)
+    def is_done(run: Run) -> bool:
+        return book.note(run, CORRUPTED) is not None
 
-            measure_corrupted(record, book, recipes.tier(tier), where, tick)
+    todo = [run for run in dict.fromkeys(runs) if book.holds(run) and not is_done(run)]
+    with progress_bar(say, hidden=not todo) as progress:
+
+        def measure(run: Run) -> None:
+            with locked(book.root / run.folder):
+                if is_done(run):
+                    return
+                record = finished(book.root / run.folder, run)
+                tick = begin(progress, f"CIFAR-10-C: {run.folder}")
+                measure_corrupted(record, book, recipes.tier(tier), where, tick)
+
+        work_through(todo, is_done, measure)

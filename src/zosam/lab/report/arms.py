@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from statistics import fmean, median
 from typing import Any
 
-from zosam.lab.measure.convergence import spent
+from zosam.lab.measure.convergence import Unit, spent
 from zosam.lab.measure.estimate import Estimate, difference, estimate
 from zosam.lab.report.palette import ORDER
 from zosam.lab.run import Run
@@ -71,8 +71,9 @@ class Arm:
 
     @cached_property
     def accuracy(self) -> dict[int, float]:
-        """Test accuracy of the last epoch in per cent, by seed."""
-        return {seed: 100 * float(line["epochs"][-1]["test_accuracy"]) for seed, line in self.lines.items()}
+        """Test accuracy of the last epoch in per cent, by seed; of the averaged weights where there are some."""
+        last = {seed: line["epochs"][-1] for seed, line in self.lines.items()}
+        return {seed: 100 * float(e.get("ema_test_accuracy", e["test_accuracy"])) for seed, e in last.items()}
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -81,7 +82,8 @@ class Arm:
     def cost(self, seed: int) -> dict[str, float]:
         """What the training of a seed has cost, by unit."""
         epochs = self.lines[seed]["epochs"]
-        return {"seconds": spent(epochs, "seconds")[-1], "passes": spent(epochs, "passes")[-1]}
+        units: tuple[Unit, ...] = ("seconds", "cpu_seconds", "passes")
+        return {unit: spent(epochs, unit)[-1] for unit in units if unit in epochs[-1] or unit == "passes"}
 
     def mean_cost(self, unit: str) -> float:
         return fmean(self.cost(seed)[unit] for seed in self.lines)
@@ -186,6 +188,32 @@ def unsteady(arms: Iterable[Arm]) -> float:
     times = [[arm.cost(seed)["seconds"] for seed in arm.lines] for arm in arms]
     ratios = [max(t) / min(t) for t in times if len(t) > 1 and min(t) > 0]
     return median(ratios) if ratios else 1.0
+
+
+def units_of(arms: Sequence[Arm]) -> tuple[Unit, Unit]:
+    """The units of cost to show, the one to trust first.
+
+    Time, if every training had its cores to itself. If not, CPU time takes its place; where that is not known, or an
+    accelerator did the work, passes go first.
+    """
+    lines = [line for arm in arms for line in arm.lines.values()]
+    on_cpu = has_cpu_time(lines)
+    if unsteady(arms) <= BUSY and (not on_cpu or all(line.get("idle", True) for line in lines)):
+        return "seconds", "passes"
+    return ("cpu_seconds", "passes") if on_cpu else ("passes", "seconds")
+
+
+def has_cpu_time(lines: Iterable[Line]) -> bool:
+    """Whether CPU time says what every training took: it is known, and no accelerator did the work."""
+    return all(
+        line.get("made_with", {}).get("device", "cpu") == "cpu" and all("cpu_seconds" in e for e in line["epochs"])
+        for line in lines
+    )
+
+
+def clock_of(arms: Sequence[Arm]) -> Unit:
+    """Which time to show beside epochs."""
+    return next(unit for unit in units_of(arms) if unit != "passes")
 
 
 def words(choice: Choice) -> str:

@@ -45,10 +45,12 @@ def _key(thing: dict[str, Any]) -> str:
 
 def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     panel, (unit, label), styles = figure["panels"][0], next(iter(figure["x"].items())), _styles(figure)
     paper.set_size_inches(7.6, 4.2)
-    per, label = (60, f"{label}, minutes") if unit == "seconds" else (1, label)
+    costs = [seed[unit] for arm in panel["arms"] for seed in arm["seeds"]]
+    per, label = _time_unit(label, max(costs)) if unit.endswith("seconds") else (1, label)
     axes = _axes(paper, label, figure["y"])
     chains: dict[tuple[str, ...], list[tuple[float, float, float]]] = {}
     for arm in panel["arms"]:
@@ -64,15 +66,22 @@ def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
                    for a in panel["arms"] if unit in a["front"])  # fmt: skip
     if front:
         axes.step(*zip(*front, strict=True), where="post", color="#cfd5db", linewidth=4, zorder=0)
-    low, high = axes.get_xlim()
-    if low > 0 and high > 8 * low:
+    if min(costs) > 0 and max(costs) > 8 * min(costs):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     names = {arm["name"]: styles[_key(arm)]["color"] for arm in panel["arms"]}
     marks = {arm["sparsity"]: styles[_key(arm)]["marker"] for arm in panel["arms"]}
     shown = [Line2D([], [], color=c, linewidth=4, label=n) for n, c in names.items()]
     shown += [Line2D([], [], color="#5c6570", linestyle="", marker=m, label=s) for s, m in marks.items()]
     paper.legend(handles=shown, loc="outside right center")
+
+
+def _time_unit(label: str, longest: float) -> tuple[int, str]:
+    """How many seconds the unit has that suits the longest, and the label with its name."""
+    per, word = (3600, "hours") if longest > 5400 else (60, "minutes") if longest > 150 else (1, "seconds")
+    return per, f"{label}, {word}"
 
 
 def _lines(paper: Figure, figure: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from zosam.lab.measure.estimate import Estimate
-from zosam.lab.report.arms import BUSY, Arm, Line, Setting, front, plain, unsteady
+from zosam.lab.report.arms import Arm, Line, Setting, front, has_cpu_time, plain, units_of
 
 SUBJECT = "zosam"  # the method that this is about; without it the one with the highest mean gain
 FACTS = {
@@ -86,7 +86,7 @@ def _verdict(score: Score) -> str:
 def best_use(arms: Sequence[Arm]) -> str:
     """One sentence on the front of accuracy against cost; where a dense training is there, against that.
 
-    Cost is time, or passes where the times of equal trainings differ too much to be trusted.
+    Cost is what `units_of` trusts most.
     """
     tasks: dict[str, list[Arm]] = defaultdict(list)
     for arm in arms:
@@ -94,8 +94,8 @@ def best_use(arms: Sequence[Arm]) -> str:
     own = max(tasks.values(), key=lambda a: sum(len(arm.lines) for arm in a), default=[])
     if len(own) < 2:
         return ""
-    unit = "passes" if unsteady(own) > BUSY else "seconds"
-    tell = duration if unit == "seconds" else "{:,.0f} passes".format
+    unit = units_of(own)[0]
+    tell = "{:,.0f} passes".format if unit == "passes" else duration
     best = front(own, unit)
     dense = max((a for a in own if a.is_dense), key=lambda a: a.estimate.mean, default=None)
     if dense is not None:
@@ -126,8 +126,7 @@ def _described(arm: Arm) -> str:
 def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
     """How many trainings of what, in a sentence."""
     count = sum(len(arm.lines) for arm in arms)
-    counts = Counter(len(arm.lines) for arm in arms)
-    seeds, mostly = counts.most_common(1)[0][0] if arms else 0, "mostly " * (len(counts) > 1)
+    least, most = (pick((len(arm.lines) for arm in arms), default=0) for pick in (min, max))
     tasks = Counter(arm.task for arm in arms)
     methods = dict.fromkeys(plain(a.run.method.name) for a in arms if not a.is_dense)
     sparsities = sorted({a.run.sparsity for a in arms if not a.is_dense})
@@ -138,8 +137,8 @@ def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
         parts.append(f"{_listed(list(methods))} at {_listed([f'{100 * s:g}' for s in sparsities])} %")
     if any(a.is_dense for a in arms):
         parts.append("dense")
-    names = len({a.name for a in arms})
-    parts.append(f"{names} optimizer{'s' * (names != 1)}, {mostly}{seeds} seed{'s' * (seeds != 1)} each")
+    names, seeds = len({a.optimizer_name for a in arms}), f"{least}" if least == most else f"{least} to {most}"
+    parts.append(f"{names} optimizer{'s' * (names != 1)}, {seeds} seed{'s' * (most != 1)} each")
     if trials:
         parts.append(f"after {trials:,} trials for tuning")
     return "; ".join(parts) + "."
@@ -154,13 +153,27 @@ def facts(lines: Sequence[Line]) -> dict[str, str]:
         values = Counter(str(line["made_with"][key]) for line in lines if key in line.get("made_with", {}))
         if values:
             found[name] = _counted(values)
-    seconds = sum(float(e["seconds"]) for line in lines for e in line["epochs"])
-    return {"runs": f"{len(lines):,}", "training in all": duration(seconds), **found}
+    name, unit = ("CPU time in all", "cpu_seconds") if has_cpu_time(lines) else ("training in all", "seconds")
+    seconds = sum(float(e[unit]) for line in lines for e in line["epochs"])
+    return {"runs": f"{len(lines):,}", name: duration(seconds), **found}
+
+
+def hardware(lines: Iterable[Line]) -> str:
+    """What trainings were computed on, such as "AMD EPYC, 1 thread"; counted where it differs."""
+    return _counted(Counter(told for line in lines if (told := _machine(line.get("made_with", {})))))
+
+
+def _machine(made_with: Mapping[str, Any]) -> str:
+    if made_with.get("device", "cpu") != "cpu":
+        return str(made_with.get("device_name", made_with["device"]))
+    threads = made_with.get("threads")
+    told = [] if threads is None else [f"{threads} thread{'s' * (threads != 1)}"]
+    return ", ".join([str(made_with["cpu"]), *told]) if "cpu" in made_with else ""
 
 
 def _counted(values: Mapping[Any, int]) -> str:
-    if len(values) == 1:
-        return str(next(iter(values)))
+    if len(values) <= 1:
+        return "".join(map(str, values))
     return ", ".join(f"{value} ({n:,} runs)" for value, n in sorted(values.items(), key=lambda item: -item[1]))
 
 

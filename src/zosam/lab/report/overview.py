@@ -9,10 +9,15 @@ from typing import Any
 
 from zosam.lab.measure.convergence import LABELS, Unit, mean_curve
 from zosam.lab.measure.estimate import Estimate
-from zosam.lab.report.arms import BUSY, Arm, Line, Setting, arms_of, front, unsteady
+from zosam.lab.report.arms import Arm, Line, Setting, arms_of, clock_of, front, units_of, unsteady
+from zosam.lab.report.finding import hardware
 
 Figure = dict[str, Any]
-UNITS: dict[str, str] = {"seconds": "training time", "passes": "passes of a batch, a backward counting two"}
+UNITS: dict[str, str] = {
+    "seconds": "training time",
+    "cpu_seconds": "CPU time of training",
+    "passes": "passes of a batch, a backward counting two",
+}
 ROBUSTBENCH = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
     "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
@@ -29,15 +34,16 @@ def tradeoff(arms: Sequence[Arm]) -> Figure:
     tasks: dict[str, list[Arm]] = defaultdict(list)
     for arm in arms:
         tasks[arm.task].append(arm)
-    noise = unsteady(arms)
-    units = dict(sorted(UNITS.items(), key=lambda item: item[0] != "passes")) if noise > BUSY else UNITS
-    busy = (
-        f" Equal trainings took up to {noise:.1f} times as long as one another (median arm), so the machine was busy:"
-        " read time with care."
-    )
+    units = {unit: UNITS[unit] for unit in units_of(arms)}
+    busy = {
+        "seconds": "",
+        "cpu_seconds": " Trainings ran beside other work, so time is that in which their processes computed.",
+        "passes": f" Equal trainings took up to {unsteady(arms):.1f} times as long as one another (median arm), so the"
+        " machine was busy: read time with care.",
+    }
     panels = []
     for task, own in sorted(tasks.items(), key=lambda item: -sum(len(arm.lines) for arm in item[1])):
-        fronts = {unit: {arm.run for arm in front(own, unit)} for unit in UNITS}
+        fronts = {unit: {arm.run for arm in front(own, unit)} for unit in units}
         panels.append({"name": task, "arms": [_dots(arm, fronts) for arm in own]})
     return {
         "name": "tradeoff",
@@ -45,45 +51,54 @@ def tradeoff(arms: Sequence[Arm]) -> Figure:
         "title": "Accuracy against cost",
         "note": "A dot for each seed, larger where the arm is on the front: no other reaches its mean accuracy at its"
         " mean cost. Lines join the same arm at several lengths of training; arms of equal cost stand side by side."
-        + busy
-        * (noise > BUSY),
-        "y": "test accuracy of the last epoch, %",
+        + busy[next(iter(units))],
+        "y": "test accuracy, last epoch, %",
         "x": units,
         "panels": panels,
     }
 
 
-def _dots(arm: Arm, fronts: Mapping[str, set[Any]]) -> dict[str, Any]:
+def _dots(arm: Arm, fronts: Mapping[Unit, set[Any]]) -> dict[str, Any]:
     return {
         **style(arm),
         "where": arm.where,
         "epochs": arm.run.epochs,
         "method": arm.run.method.name,
         "front": [unit for unit, runs in fronts.items() if arm.run in runs],
-        "seeds": [{"seed": seed, "y": arm.accuracy[seed], **arm.cost(seed)} for seed in arm.lines],
+        "seeds": [
+            {"seed": seed, "y": arm.accuracy[seed], **{unit: arm.cost(seed)[unit] for unit in fronts}}
+            for seed in arm.lines
+        ],
     }
 
 
-def comparisons(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+def comparisons(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     """For each setting a row for each arm: by seed, on average, against SGD, and what it cost."""
+    clock = _clock(settings)
     return [
         {
             "name": setting.name,
             "reference": setting.reference.name if setting.reference else "",
-            "rows": [_row(arm, setting) for arm in setting.arms],
+            "time": "CPU time" if clock == "cpu_seconds" else "time",
+            "on": hardware(line for arm in setting.arms for line in arm.lines.values()),
+            "rows": [_row(arm, setting, clock) for arm in setting.arms],
         }
         for setting in settings
     ]
 
 
-def _row(arm: Arm, setting: Setting) -> dict[str, Any]:
+def _clock(settings: Iterable[Setting]) -> Unit:
+    return clock_of([arm for setting in settings for arm in setting.arms])
+
+
+def _row(arm: Arm, setting: Setting, clock: Unit) -> dict[str, Any]:
     reference = setting.reference
     return {
         **style(arm),
         "ours": arm.estimate.text(),
         "seeds": arm.accuracy,
         "gap": interval(setting.gaps.get(arm.name)),
-        "seconds": arm.mean_cost("seconds"),
+        "seconds": arm.mean_cost(clock),
         "passes": arm.mean_cost("passes") / reference.mean_cost("passes") if reference else None,
         "note": f"weight decay {arm.run.weight_decay:g}, {_rho(arm)}",
     }
@@ -94,9 +109,9 @@ def interval(gap: Estimate | None) -> dict[str, Any] | None:
     return None if gap is None else {"mean": gap.mean, "half": gap.half_width, "text": gap.text(sign=True)}
 
 
-def convergence(settings: Iterable[Setting]) -> Figure | None:
-    """Test accuracy over epochs, seconds and passes, a panel for each setting."""
-    units: tuple[Unit, ...] = ("epochs", "seconds", "passes")
+def convergence(settings: Sequence[Setting]) -> Figure | None:
+    """Test accuracy over epochs, time and passes, a panel for each setting."""
+    units: tuple[Unit, ...] = ("epochs", _clock(settings), "passes")
     note = "Mean over seeds; the band goes from the lowest to the highest. The learning rate falls to zero at the end."
     panels = _curves(settings, "test_accuracy", 100, units)
     about = {"name": "convergence", "kind": "lines", "title": "Accuracy over training", "note": note}
@@ -104,12 +119,13 @@ def convergence(settings: Iterable[Setting]) -> Figure | None:
     return {**about, "x": axes, "y": "test accuracy, %", "log_y": False, "panels": panels} if panels else None
 
 
-def losses(settings: Iterable[Setting]) -> Figure | None:
-    """Training loss over epochs and seconds: whether a training has come to fit its data."""
-    panels = _curves(settings, "train_loss", 1, ("epochs", "seconds"))
+def losses(settings: Sequence[Setting]) -> Figure | None:
+    """Training loss over epochs and time: whether a training has come to fit its data."""
+    units: tuple[Unit, ...] = ("epochs", _clock(settings))
+    panels = _curves(settings, "train_loss", 1, units)
     note = "Mean over the steps of each epoch and over seeds, on pictures as training sees them."
     about = {"name": "losses", "kind": "lines", "title": "Training loss", "note": note}
-    axes = {"epochs": LABELS["epochs"], "seconds": LABELS["seconds"]}
+    axes = {unit: LABELS[unit] for unit in units}
     return {**about, "x": axes, "y": "training loss", "log_y": True, "panels": panels} if panels else None
 
 

@@ -41,6 +41,8 @@ class Report:
     facts: Mapping[str, str] = field(default_factory=dict)
     cover: Dict | None = None
     """The figure of the first screen."""
+    questions: Sequence[Dict] = ()
+    """What the trainings were made to answer, each with its comparisons."""
     comparisons: Sequence[Dict] = ()
     figures: Sequence[Dict] = ()
     """Under the section that each names, or that of its kind."""
@@ -69,6 +71,7 @@ def build(report: Report) -> str:
         "lead": [text for text in report.lead if text],
         "facts": report.facts,
         "cover": report.cover,
+        "questions": report.questions,
         "comparisons": report.comparisons,
         "figures": [{"section": SECTIONS[figure["kind"]], **figure} for figure in report.figures],
         "tables": report.tables,
@@ -76,6 +79,7 @@ def build(report: Report) -> str:
             (thing["optimizer"], thing.get("arm", thing["name"])) for thing in drawn if thing.get("optimizer")
         ),
         "sparsities": palette.sparsities(drawn),
+        "hues": palette.HUES,
         "series": palette.SERIES,
         "dashes": palette.DASHES,
         "maps": {"sequential": palette.SEQUENTIAL, "diverging": palette.DIVERGING},

@@ -46,6 +46,20 @@ def test_every_setting_is_compared_with_sgd(browser, report):
     assert re.fullmatch(r"[\d.]+ (s|min|h), × \d\.\d\d", blocks[0].find_element("css selector", "td.cost").text)
 
 
+def test_a_question_comes_with_its_arms_and_what_they_ran_on(browser, report):
+    asked = report.questions[0]
+    article = browser.one("#question-q")
+    assert asked["title"] in article.text
+    assert asked["note"] in article.text
+    blocks = article.find_elements("css selector", ".block")
+    assert len(blocks) == len(asked["blocks"])
+    assert blocks[0].find_element("css selector", ".on").text == "AMD EPYC, 1 thread"
+    assert [th.text for th in blocks[0].find_elements("css selector", "tbody th")] == [
+        row["name"] for row in asked["blocks"][0]["rows"]
+    ]
+    assert blocks[0].find_element("css selector", "th.gap").text == "against SGD"
+
+
 def test_on_a_phone_a_row_is_a_card_and_nothing_scrolls_sideways(chromium, path):
     wide = "return [...document.querySelectorAll('.scroll')].filter((s) => s.scrollWidth > s.clientWidth + 1).length"
     for width in (800, 390):

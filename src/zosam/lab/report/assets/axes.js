@@ -1,9 +1,11 @@
 // What charts share: a frame with two axes, marks, and a legend that hides and shows.
 const LEGEND_ROW = 22;
 
+const isTime = (key) => key.endsWith("seconds");
+
 // Seconds are shown in the unit that suits the longest; everything else as it is.
 function unit(key, label, values) {
-  if (key !== "seconds") return { label, per: 1, tell: (v) => `${show(v)} ${key}` };
+  if (!isTime(key)) return { label, per: 1, tell: (v) => `${show(v)} ${key}` };
   const [, high] = extent(values);
   const [per, word] = high > 5400 ? [3600, "hours"] : high > 150 ? [60, "minutes"] : [1, "seconds"];
   return { label: `${label.replace(/^seconds of training$/, "training time")}, ${word}`, per, tell: duration };

@@ -51,7 +51,7 @@ KINDS.lines = (figure, stage) => {
     area.left += axisWidth(axes.y, area);
     const { x, y } = frame(svgPen(root), area, axes, look);
     for (const series of visible()) line(root, series, key, (v) => x(v / per), y, look);
-    root.append(reader(area, key, (v) => x(v / per), y, look, key === "seconds" ? tell : show));
+    root.append(reader(area, key, (v) => x(v / per), y, look, isTime(key) ? tell : show));
   }
 
   function line(root, series, key, x, y, look) {

@@ -35,7 +35,7 @@ function addTable(place, table) {
   const said = [...view.letters.keys()];
   for (const text of (table.notes || []).filter((note) => !said.some((other) => note.includes(other)))) notes.append(el("li", { dir: "auto" }, text));
   place.add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` }, heading(id, table, downloads(table.name, view)),
-    table.note ? el("p", { class: "note", dir: "auto" }, table.note) : null, view.node, notes.children.length ? notes : null), id, table.title);
+    table.note ? el("p", { class: "note", dir: "auto" }, table.note) : null, table.on ? el("p", { class: "note", dir: "auto" }, `Ours: ${table.on}.`) : null, view.node, notes.children.length ? notes : null), id, table.title);
 }
 
 function addFigure(place, figure) {
@@ -68,6 +68,14 @@ function setTheme(name) {
 
 setTheme(wish.matches ? "dark" : "light");
 head();
+if (DATA.questions.length) {
+  const place = section("Questions");
+  for (const question of DATA.questions) {
+    const id = `question-${slug(question.name)}`, view = comparisonView(question.blocks, question.versus);
+    place.add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` }, heading(id, question, downloads(`question-${question.name}`, view)),
+      el("p", { class: "note", dir: "auto" }, question.note), view.node), id, question.title);
+  }
+}
 if (DATA.comparisons.length) {
   const view = comparisonView(DATA.comparisons), id = "comparisons", title = "Every arm, by setting";
   section("Against SGD").add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` },

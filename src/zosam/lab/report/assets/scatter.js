@@ -85,18 +85,18 @@ KINDS.scatter = (figure, stage) => {
     }
   }
 
-  // The front is named, as far as names touch neither one another nor many dots.
+  // The front is named, above or below, as far as names touch neither one another nor a dot.
   function labels(pen, centre, dots, area, look) {
     const taken = [];
     for (const arm of onFront().reverse()) {
       const text = `${arm.name}, ${arm.where}`, wide = textWidth(text, 11), [px, py] = centre(arm);
       const touches = (box) => taken.some((b) => box[0] < b[2] + 6 && box[2] > b[0] - 6 && box[1] < b[3] + 2 && box[3] > b[1] - 2);
-      const crowd = (b) => dots.filter((dot) => dot.px > b[0] && dot.px < b[2] && dot.py > b[1] && dot.py < b[3]).length;
-      const box = [px - wide - 10, px + 10].map((left) => [left, py - 22, left + wide, py - 8])
-        .find((b) => b[0] > area.left && b[2] < area.right && b[1] > area.top && !touches(b) && crowd(b) < 3);
+      const covers = (b) => dots.some((dot) => dot.px > b[0] - 6 && dot.px < b[2] + 6 && dot.py > b[1] - 6 && dot.py < b[3] + 6);
+      const box = [py - 22, py + 8].flatMap((top) => [px - wide - 10, px + 10].map((left) => [left, top, left + wide, top + 14]))
+        .find((b) => b[0] > area.left && b[2] < area.right && b[1] > area.top && b[3] < area.bottom && !touches(b) && !covers(b));
       if (!box) continue;
       taken.push(box);
-      const word = pen.text(box[0], py - 11, text, { size: 11, fill: look.ink });
+      const word = pen.text(box[0], box[3] - 3, text, { size: 11, fill: look.ink });
       word.setAttribute("paint-order", "stroke");
       word.setAttribute("stroke", look.paper);
       word.setAttribute("stroke-width", 3);

@@ -58,10 +58,11 @@ function resultTable(caption, rows, reach, heads = {}) {
     ["cost", heads.cost, (row) => (row.cost && heads.cost ? [row.cost] : [])],
   ].filter(([, , fill]) => rows.some((row) => fill(row).some((piece) => piece !== null && piece !== undefined && piece !== "")));
   const swatch = (row) => {
-    if (!DATA.styles[row.name]) return null;
+    const pair = DATA.styles[row.name] || DATA.hues[row.optimizer];
+    if (!pair) return null;
     const node = el("i", { class: "swatch" });
-    node.style.setProperty("--light", DATA.styles[row.name][0]);
-    node.style.setProperty("--dark", DATA.styles[row.name][1]);
+    node.style.setProperty("--light", pair[0]);
+    node.style.setProperty("--dark", pair[1]);
     return node;
   };
   return el("table", { class: "results" }, el("caption", {}, caption),
@@ -71,13 +72,13 @@ function resultTable(caption, rows, reach, heads = {}) {
       ...columns.map(([key, , fill]) => el("td", { class: key, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
 }
 
-// Every setting that was run: its arms against SGD.
-function comparisonView(settings) {
+// Every setting that was run: its arms against SGD, or against what a question compares with.
+function comparisonView(settings, versus = "SGD") {
   const reach = reachOf(settings.flatMap((setting) => setting.rows));
   const cost = (row) => `${duration(row.seconds)}${row.passes === null ? "" : `, × ${row.passes.toFixed(2)}`}`;
-  const block = (setting) => el("div", { class: "block" }, el("h4", { dir: "auto" }, setting.name),
+  const block = (setting) => el("div", { class: "block" }, el("h4", { dir: "auto" }, setting.name, el("span", { class: "on" }, setting.on)),
     el("div", { class: "scroll" }, resultTable(setting.name, setting.rows.map((row) => ({ ...row, cost: cost(row), reference: row.name === setting.reference })), reach,
-      { ours: "accuracy, % ± 95 %", gap: "against SGD", cost: "time, × passes" })));
+      { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: `${setting.time}, × passes` })));
   const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), rest = settings.filter((setting) => !compared.includes(setting));
   const node = el("div", {}, ...compared.slice(0, 6).map(block));
   for (const [some, words] of [[compared.slice(6), "more settings"], [rest, "settings without a pair to compare"]]) {

@@ -8,19 +8,32 @@ with stride 2 the input pixels fall into four parities that see different weight
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from .library import Index, PixelShape, Shape
+from ..build import structure
 
 Ints = NDArray[np.int64]
 BAND_BYTES = 320 * 1024  # a band stays in the second-level cache while its tiles are computed
 L1_BYTES = 25 * 1024  # what a tile reads of one group of channels
 WORTH = 8  # active weights per row and group that pay for keeping partial sums
+
+Index = structure("Index", pointers="start offset pick value", integers="groups")
+Shape = structure(
+    "Shape",
+    integers="images inputs outputs height width kernel stride pad side out_height out_width in_plane out_plane rows "
+    "in_band out_band top bottom left right active",
+)
+PixelShape = structure(
+    "PixelShape",
+    integers="images inputs outputs height width kernel stride pad side out_height out_width in_plane in_row out_plane "
+    "out_row rows band band_row half active",
+)
 
 
 @dataclass(frozen=True)
@@ -190,3 +203,28 @@ class LayerIndex:
         starts = np.concatenate([[0], np.bincount(place, minlength=groups * rows).cumsum()])
         index = _c_index(self._owned, starts, np.lexsort((offset, place)), offset, pick, groups)
         return index, len(offset)
+
+
+NOT_SEEN: tuple[Callable[[], Tensor | None], int, int] = (lambda: None, -1, 0)
+
+
+class Pattern:
+    """The index of one layer on one input size, for the mask and the layout of the weight that it was made for."""
+
+    def __init__(self, module: nn.Module, geometry: Geometry, lanes: int, pixels: bool, sparse: bool) -> None:
+        self.module, self.geometry, self.lanes, self.sparse = module, geometry, lanes, sparse
+        self.kind = PixelIndex if pixels else LayerIndex
+        self.index: LayerIndex | PixelIndex | None = None
+        self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
+
+    def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex | PixelIndex:
+        """Index this mask."""
+        g = self.geometry
+        self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
+        active = torch.ones(g.weight, dtype=torch.bool) if mask is None else mask
+        self.index, self.seen = self.other(active), NOT_SEEN
+        return self.index
+
+    def other(self, mask: Tensor) -> LayerIndex | PixelIndex:
+        """The index of another mask, for once."""
+        return self.kind(self.geometry, mask, self.strides, self.lanes)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.optim import active
-from zosam.optim.active import forget, mask_of, masks_of, set_mask
+from zosam.optim import vector
+from zosam.optim.vector import forget, mask_of, masks_of, set_mask
 
 
 def test_a_mask_is_found_by_the_weight_and_by_no_equal_one():
@@ -34,7 +34,7 @@ def test_a_mask_of_another_shape_is_refused():
 
 def test_nothing_is_left_of_weights_that_are_gone():
     gc.collect()
-    before = len(active._entries)
+    before = len(vector._entries)
     for _ in range(50):
         weight = nn.Parameter(torch.ones(4))
         set_mask(weight, torch.ones(4, dtype=torch.bool))
@@ -42,7 +42,7 @@ def test_nothing_is_left_of_weights_that_are_gone():
         assert not mask_of(weight).any()
     del weight
     gc.collect()
-    assert len(active._entries) == before
+    assert len(vector._entries) == before
 
 
 def test_it_follows_a_model_that_is_moved():
