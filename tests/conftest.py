@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,13 @@ from zosam.sparse import METHODS, Sparsity
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under a shell's `&`: tests of Ctrl-C, and their processes,
     signal.signal(signal.SIGINT, signal.default_int_handler)  # take it as in a terminal
+
+# Children of this server start at once: it has imported everything, and used nothing of it.
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(
+    ["pytest", "sklearn.datasets", "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.testing",
+     "zosam.lab.cli.arguments", "zosam.lab.cli.runs"]
+)  # fmt: skip
 
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")
@@ -161,6 +170,41 @@ def _same() -> Callable[[list[Tensor], list[Tensor]], bool]:
 @pytest.fixture
 def trial() -> type[Trial]:
     return Trial
+
+
+CHILD = """
+import os, sys
+log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+os.dup2(log, 1), os.dup2(log, 2)
+sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+import torch
+torch.set_num_threads(1)
+"""
+
+
+class Forked:
+    """A Python program in a process of its own, for tests that do not need one that has imported nothing."""
+
+    def __init__(self, program: str, log: Path) -> None:
+        self.log = log
+        code = CHILD.format(log=str(log)) + program
+        self.process = server.Process(target=exec, args=(code, {"__name__": "__main__"}))
+        self.process.start()
+
+    def ends(self, seconds: float = 300) -> int:
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, "it hangs"
+        return self.process.exitcode
+
+    def says(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Forked]:
+    """Start a program: `forked("print(3)").ends()`."""
+    folder = tmp_path_factory.mktemp("forked")
+    return lambda program: Forked(program, folder / str(len(list(folder.iterdir()))))
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import runpy
@@ -32,6 +33,7 @@ def work(rank: int, world: int, meeting: str, orders: Any) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    gc.freeze()  # optimizers on ranks search all that is alive for their modules: not what was imported, then
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     while True:
         order = orders.recv()
@@ -53,7 +55,6 @@ class Team:
 
     def start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "zosam.lab.run", "torch.testing"])
         meeting = tempfile.mktemp(prefix="zosam-team-")
         pipes = [context.Pipe() for _ in range(self.world)]
         self.pipes = [mine for mine, _ in pipes]

@@ -17,12 +17,26 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 ABORT = "terminate called without an active exception"  # a thread of gloo's, now and then, after all is printed
 
 
-def run(folder, name, *words, launcher=()):
-    command = [sys.executable, *launcher, str(EXAMPLES / name), *words]
+@pytest.fixture
+def run(forked, tmp_path):
+    """Run an example with the words that follow its name; what it has printed."""
+
+    def start(name, *words):
+        argv = [str(EXAMPLES / name), *words]
+        program = f"import runpy\nos.chdir({str(tmp_path)!r})\nsys.argv = {argv!r}\n"
+        example = forked(f"{program}runpy.run_path(sys.argv[0], run_name='__main__')")
+        assert example.ends() == 0, example.says()
+        return example.says()
+
+    return start
+
+
+def on_two_ranks(folder, name, *words):
+    command = [sys.executable, *TORCHRUN, str(EXAMPLES / name), *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for _ in range(2):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
-        if not (launcher and done.returncode and ABORT in done.stderr):
+        if not (done.returncode and ABORT in done.stderr):
             break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -41,19 +55,19 @@ def test_they_are_short(path):
     assert path.name in (EXAMPLES / "README.md").read_text()
 
 
-def test_cifar10_goes_on_where_it_stopped(tmp_path):
+def test_cifar10_goes_on_where_it_stopped(run):
     words = ("cifar10.py", "--small", "--epochs", "2", "--optimizer", "zosam", "--checkpoint", "whole.pt")
-    whole = run(tmp_path, *words)
+    whole = run(*words)
     sparsity, accuracy = ended(whole)
     assert sparsity == pytest.approx(90, abs=0.01)
     assert accuracy > 80
-    again = run(tmp_path, *words)  # nothing is left to do
+    again = run(*words)  # nothing is left to do
     assert "epoch" not in again
     assert ended(again) == (sparsity, accuracy)
 
 
-def test_dense_to_sparse(tmp_path):
-    output = run(tmp_path, "finetune_dense_to_sparse.py", "--small", "--epochs", "3")
+def test_dense_to_sparse(run):
+    output = run("finetune_dense_to_sparse.py", "--small", "--epochs", "3")
     sparsity, accuracy = ended(output)
     assert sparsity == pytest.approx(90, abs=0.01)
     assert accuracy > 90
@@ -62,11 +76,11 @@ def test_dense_to_sparse(tmp_path):
 
 
 def test_ddp(tmp_path):
-    sparsity, accuracy = ended(run(tmp_path, "ddp.py", "--small", "--epochs", "2", launcher=TORCHRUN))
+    sparsity, accuracy = ended(on_two_ranks(tmp_path, "ddp.py", "--small", "--epochs", "2"))
     assert sparsity == pytest.approx(90, abs=0.01)
     assert accuracy > 80
 
 
-def test_serve(tmp_path):
-    output = run(tmp_path, "serve.py", "--small")
+def test_serve(run):
+    output = run("serve.py", "--small")
     assert re.search(r"batch 64: dense [\d.]+ ms, sparse [\d.]+ ms", output)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,12 @@ from zosam.kernels import accelerate
 from . import ranks
 
 
-def test_two_ranks_are_one_process_on_the_joined_batch(always: None, tmp_path: Path) -> None:
+def test_two_ranks_are_one_process_on_the_joined_batch(always: None, forked: Any, tmp_path: Path) -> None:
     files = [tmp_path / str(rank) for rank in (0, 1)]
-    command = [sys.executable, ranks.__file__ or ""]
-    workers = [subprocess.Popen([*command, str(r), "2", str(tmp_path / "store"), str(f)]) for r, f in enumerate(files)]
-    assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
+    words = [[ranks.__file__, str(rank), "2", str(tmp_path / "store"), str(f)] for rank, f in enumerate(files)]
+    program = "import runpy\nsys.argv = {!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    workers = [forked(program.format(argv)) for argv in words]
+    assert [worker.ends() for worker in workers] == [0, 0], [worker.says() for worker in workers]
     first, second = (torch.load(file) for file in files)
     for way in ranks.WAYS:
         alone = ranks.train(way)

@@ -1,8 +1,6 @@
 """Making CIFAR-10-C: the published layout, whole files only, the same whatever the number of processes."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -94,7 +92,7 @@ def test_a_failure_leaves_nothing_to_trust(made, monkeypatch):
     assert {p.name for p in folder.iterdir()} == before
 
 
-def test_a_full_disk(made):
+def test_a_full_disk(made, forked):
     """The system refuses to write more than 100,000 bytes into one file; 307,328 are needed."""
     code = textwrap.dedent(f"""
         import resource, sys
@@ -105,10 +103,10 @@ def test_a_full_disk(made):
         x = np.zeros((20, 32, 32, 3), np.uint8)
         write_files(x, np.zeros(20, np.int64), Path({str(made / "full")!r}), ["contrast"], processes=1)
     """)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"zosam.files.NotWritten: {made / 'full' / 'contrast.npy'} could not be written" in done.stderr
-    assert "the same command goes on" in done.stderr
+    writer = forked(code)
+    assert writer.ends() == 1
+    assert f"zosam.files.NotWritten: {made / 'full' / 'contrast.npy'} could not be written" in writer.says()
+    assert "the same command goes on" in writer.says()
     assert sorted(os.listdir(made / "full")) == ["generated.json", "labels.npy"]
 
 

@@ -28,7 +28,7 @@ net.build = lambda num_classes, colours=1: nn.Sequential(
 net.colour = lambda num_classes: net.build(num_classes, 3)
 """
 exec(NET, {})
-WHAT = Run(model="tiny_net:build", epochs=8, method="rigl:every=5", sparsity=0.5, batch_size=64, rho=0.1)
+WHAT = Run(model="tiny_net:build", epochs=5, method="rigl:every=5", sparsity=0.5, batch_size=64, rho=0.1)
 EPOCH = 23  # steps
 CHILD = """
 import os, sys
@@ -45,9 +45,7 @@ terminal.console.width = 1000
 cli.main()
 """
 
-# children of a process that has imported everything once, and never used it: they start at once
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["zosam.lab.cli.arguments", "zosam.lab.cli.runs", "torch._dynamo", "sklearn.datasets"])
 
 
 class Training:
