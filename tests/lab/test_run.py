@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from zosam import files
-from zosam.lab import checkpoints
+from zosam.lab import assemble, checkpoints
 from zosam.lab.locks import Busy, locked
 from zosam.lab.run import Run, run
 from zosam.optim import OPTIMIZERS
@@ -228,6 +228,17 @@ def test_what_has_no_effect_is_not_trained(fields, message, tmp_path):
     plain = Run(**fields).stripped()
     assert plain == Run(**fields)
     assert plain.written() == {k: v for k, v in Run(**fields).written().items() if k not in plain.idle}
+
+
+def test_what_is_fine_is_not_made_again_for_another_seed(monkeypatch):
+    made, make = [], assemble.build_optimizer
+    monkeypatch.setattr(assemble, "build_optimizer", lambda what, *more: made.append(what.lr) or make(what, *more))
+    for fields in ({"lr": 0.0123}, {"lr": 0.0123, "seed": 5}, {"lr": 0.0124}, {"lr": 0.0123, "model": "resnet20"}):
+        Run(**fields)
+    assert made == [0.0123, 0.0124]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="drop_fraction must be"):
+            Run(lr=0.0123, method="rigl:drop_fraction=7")
 
 
 def test_nothing_is_loaded_to_refuse_nonsense():

@@ -224,8 +224,16 @@ def spelled_out(preset: Choice) -> Choice:
     return OPTIMIZER.read(str(Choice(made.method().lower(), "", settings)))
 
 
+_FINE: set[Any] = set()  # a table has thousands of runs that differ in what cannot be wrong here
+
+
 def check(what: Run) -> None:
     """Make the optimizer around one number, and the method as far as it comes without a network: both check all."""
+    kinds = ((OPTIMIZER, what.optimizer), (METHOD, what.method), (SCHEDULE, what.schedule))
+    things = tuple(kind.thing(choice.name) for kind, choice in kinds)
+    asked = things + tuple(v for name, v in vars(what).items() if name not in {"model", "data", "seed"})
+    if asked in _FINE:
+        return
     known = {"loss": lambda: torch.zeros(()), "steps": 1 << 30, "epoch": 1}
     try:
         build_schedule(what)
@@ -235,6 +243,7 @@ def check(what: Run) -> None:
         pass
     except TypeError as error:
         raise ValueError(f"{what.optimizer}, {what.method}: {error}") from error
+    _FINE.add(asked)
 
 
 def _method(what: Run, model: nn.Module, optimizer: SharpnessAware, known: dict[str, Any]) -> Sparsity | None:
