@@ -39,8 +39,10 @@ test-ray: setup  ## sweeps on a Ray cluster of this machine
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt ray
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/lab/paper/test_cluster.py
 
-test-long: setup ## every law for every pair (on the pretended device too), DeiT on two processes, kills, five minutes of hostile files
-	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto tests/laws tests/device tests/lab/faults tests/lab/fuzz tests/lab/paper/test_paper_tier.py
+LONG := tests/laws tests/device tests/distributed tests/optim/test_guards.py tests/sparse/test_exact.py \
+	tests/lab/faults tests/lab/fuzz tests/lab/test_run.py tests/lab/paper/test_paper_tier.py
+test-long: setup ## every law for every pair (on the pretended device and on two ranks too), DeiT on two processes, kills, five minutes of hostile files
+	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto --dist loadgroup $(LONG)
 
 wheel: setup     ## wheels for Linux (x86-64 and aarch64) that carry the compiled kernels, and the sdist, in dist/
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[wheel]' --no-build-isolation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 
 import pytest
@@ -38,8 +39,12 @@ NETS = {"resnet32": resnet32(), "vit": SmallViT(), "mlp": mlp()}
 X, Y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
 
 
-@pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("sparsity", [0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
+SPARSITIES = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99]
+EVERY = [(net, sparsity) for net in NETS for sparsity in SPARSITIES]
+SOME = [(net, sparsity) for net, sparsity in EVERY if net != "resnet32" or sparsity in (0.9, 0.98)]  # that one is slow
+
+
+@pytest.mark.parametrize(("net", "sparsity"), EVERY if os.environ.get("ZOSAM_LONG") else SOME)
 def test_the_count_is_exact(sparse_method, net, sparsity):
     model, cls = copy.deepcopy(NETS[net]), METHODS[sparse_method]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
