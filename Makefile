@@ -24,7 +24,7 @@ demo: setup      ## train a sparse network with SGD, SAM and ZO-SAM on the digit
 	@$(BIN)/zosam demo
 
 test: setup      ## the whole test suite, one torch thread per worker
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test-ecosystem:  ## the tests beside Lightning, accelerate and transformers, in an environment of their own
 	@test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
@@ -42,7 +42,7 @@ test-ray: setup  ## sweeps on a Ray cluster of this machine
 LONG := tests/laws tests/device tests/distributed tests/optim/test_guards.py tests/sparse/test_exact.py \
 	tests/lab/faults tests/lab/fuzz tests/lab/test_run.py tests/lab/paper/test_paper_tier.py
 test-long: setup ## every law for every pair (on the pretended device and on two ranks too), DeiT on two processes, kills, five minutes of hostile files
-	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto --dist loadgroup $(LONG)
+	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto $(LONG)
 
 wheel: setup     ## wheels for Linux (x86-64 and aarch64) that carry the compiled kernels, and the sdist, in dist/
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[wheel]' --no-build-isolation

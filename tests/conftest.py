@@ -31,6 +31,12 @@ server.set_forkserver_preload(
      "zosam.lab.cli.arguments", "zosam.lab.cli.runs"]
 )  # fmt: skip
 
+# What shares something dear, such as a team of ranks, a browser or a training: one worker runs all of it.
+TOGETHER = (
+    "tests/distributed/", "tests/lab/report/browser/", "tests/lab/faults/", "tests/lab/fuzz/test_bombs.py",
+    "tests/lab/fuzz/test_own_files.py", "tests/lab/paper/test_measured.py", "tests/lab/paper/test_paper_tier.py",
+    "tests/lab/test_scoring.py",
+)  # fmt: skip
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")
 TYPICAL = {"zosam", None, "rigl"}  # an optimizer and methods that go with all others
@@ -234,3 +240,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("optimizer_name", [*sorted(OPTIMIZERS), *scaled])
     elif which is not None:
         metafunc.parametrize(which, methods)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The largest of `TOGETHER` goes first, all other tests one by one to whoever is free."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Shared(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+    return Shared(config, log)

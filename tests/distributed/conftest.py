@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .team import HERE, Team
+from .team import Team
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +19,3 @@ def four():
     team = Team(4)
     yield team
     team.stop()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker has the teams: another would start teams of its own."""
-    for item in items:
-        if item.path.parent == HERE:
-            item.add_marker(pytest.mark.xdist_group("teams"))
