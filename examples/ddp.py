@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from zosam import ZOSAM, RigL
+from zosam.distributed.ranks import leave
 from zosam.lab import data, models
 
 
@@ -53,9 +54,8 @@ def main() -> None:
     if rank == 0:
         accuracy = found[0] / found[1]
         print(f"{world} ranks, {sparse.sparsity:.2%} of the weights are zero, {accuracy:.2%} accurate")
-    dist.barrier()  # who leaves while others still talk may abort at exit
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    leave()  # when no model is left: a thread of gloo's that outlives Python may abort at exit

@@ -22,3 +22,5 @@ if __name__ == "__main__":
             os.kill(os.getpid(), signal.SIGKILL)
 
     run(Run(model="digits_net:width=4", epochs=2, batch_size=144, method="rigl:every=4"), out, tick=tick)
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (out / f"threads of rank {os.environ['RANK']}").write_text("\n".join(threads))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed.nn.functional  # imported after a group is made, its default arguments keep the group for ever
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -66,7 +67,9 @@ class Averaging:
         modules: Callable[[], Sequence[nn.Module]],
     ) -> None:
         self.params, self.ranks, self.modules = params, ranks, modules
-        self._called: list[DistributedDataParallel] = []  # in the last pass whose gradients are averaged
+        # sizes of the groups that averaged in the last pass; a reference to a module would keep it, its reducer keeps
+        # the parameters in C++, and their hooks keep the optimizer: a cycle that Python cannot collect
+        self._averaged_over: set[int] = set()
 
     @contextmanager
     def sending(self, gradients: bool, buffers: bool) -> Iterator[None]:
@@ -88,7 +91,8 @@ class Averaging:
         finally:
             self._let_go()
             if gradients:
-                self._called = [module for module in before if module.require_forward_param_sync is True]
+                called = [module for module in before if module.require_forward_param_sync is True]
+                self._averaged_over = {module.process_group.size() for module in called}
             for module, sends in before.items():
                 module.require_backward_grad_sync = sends
                 module.require_forward_param_sync = True
@@ -107,13 +111,13 @@ class Averaging:
         world = self.ranks().world
         if world == 1 or all(is_sharded(p) for p in self.params()):
             return
-        if not self._called:
+        if not self._averaged_over:
             raise RuntimeError(
                 f"{world} processes train together, but the closure calls no DistributedDataParallel and the parameters"
                 " are not those of fully_shard, so nobody averages gradients: wrap the model, or, if each process"
                 " trains a model of its own, say optimizer.ranks = zosam.distributed.ranks.ALONE"
             )
-        other = {m.process_group.size() for m in self._called} - {world}
+        other = self._averaged_over - {world}
         if other:
             raise RuntimeError(
                 f"the model is averaged over {other.pop()} ranks, the optimizer's numbers over {world}:"

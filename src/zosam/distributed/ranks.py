@@ -6,6 +6,7 @@ module that computes them, DistributedDataParallel or fully_shard; the optimizer
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -136,4 +137,17 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     try:
         yield current()
     finally:
-        dist.destroy_process_group()
+        leave()
+
+
+def leave() -> None:
+    """Leave the other processes, and end the threads that spoke to them.
+
+    A thread of gloo's that still lets go of a gradient while Python ends aborts the process. The threads end with the
+    last reference to their group, which a model may hold in a cycle.
+    """
+    global _everybody
+    _everybody.group = None  # whoever has been given these ranks still holds them
+    _everybody = ALONE
+    dist.destroy_process_group()
+    gc.collect()
