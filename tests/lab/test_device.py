@@ -144,3 +144,18 @@ def test_the_kernels_refuse_a_model_that_is_elsewhere():
     model = torch.nn.Linear(8, 8, device="meta")
     with pytest.raises(ValueError, match="for CPUs, and this model lies on meta: leave accelerate out"):
         accelerate(model, {"weight": torch.ones(8, 8, dtype=torch.bool)}, torch.zeros(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"threads": 2.5}, "threads must be a whole number"),
+        ({"workers": "2"}, "workers must be a whole number"),
+        ({"compile": "yes"}, "compile must be true or false"),
+        ({"device": None}, "device must be text"),
+        ({"checkpoint_minutes": 0}, "checkpoint_minutes must be above 0"),
+    ],
+)
+def test_where_to_train_is_checked(where, message):
+    with pytest.raises(ValueError, match=message):
+        Where(**where)

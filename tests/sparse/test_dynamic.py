@@ -192,8 +192,9 @@ def test_the_growth_gradient_at_theta(name):
     torch.manual_seed(0)
     model = torch.nn.Linear(6, 5, bias=False)
     x, y = torch.randn(8, 6), torch.randn(8, 5)
-    optimizer = OPTIMIZERS[name](sgd(model, 0.1), **fitting(OPTIMIZERS[name], rho=5.0))
-    sparse = RigL(model, optimizer, 0.6, growth_gradient="theta", drop_fraction=0.5, steps=1000)
+    base = sgd(model, 0.1)  # RigL cannot know what will be wrapped around it
+    sparse = RigL(model, base, 0.6, growth_gradient="theta", drop_fraction=0.5, steps=1000)
+    optimizer = OPTIMIZERS[name](base, **fitting(OPTIMIZERS[name], rho=5.0))
     before = {n: m.clone() for n, m in sparse.masks.items()}
 
     def loss():

@@ -144,3 +144,14 @@ def test_a_compiled_model_is_written_by_plain_names(tmp_path, form):
     state = load_compressed(path) if form == "compressed" else safetensors.torch.load_file(path)
     assert list(state) == plain or set(state) == set(plain)
     nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30)).load_state_dict(state)
+
+
+def test_equal_states_are_equal_files(tmp_path):
+    """What a hash map holds comes in any order, and a header is made of one."""
+    model = nn.Linear(8, 8)
+    sparse = RigL(model, sgd(model), 0.5, steps=10)
+    for i in range(8):
+        save_state(sparse, tmp_path / f"state{i}")
+        save_compressed(model, tmp_path / f"model{i}", sparse.masks)
+    for kind in ("state", "model"):
+        assert len({file.read_bytes() for file in tmp_path.glob(f"{kind}*")}) == 1

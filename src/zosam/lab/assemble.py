@@ -28,7 +28,7 @@ from zosam.lab.settings import Choice, Kind
 from zosam.lab.train import classification, take_step
 from zosam.lab.where import Where
 from zosam.names import settings_of
-from zosam.optim import SharpnessAware
+from zosam.optim import Scale, SharpnessAware
 from zosam.sparse import METHODS, Sparsity
 
 if TYPE_CHECKING:
@@ -211,8 +211,26 @@ def rho_of(what: Run) -> float | Choice | None:
     return own
 
 
+def one_spelling(what: Run) -> Choice:
+    """The optimizer of a run as it stands in an address, whichever way it was written."""
+    found = what.optimizer
+    if found.name in optim.PRESETS:
+        found = _spelled_out(found)
+    if what.rho == 0 and found.name in optim.OPTIMIZERS:
+        return OPTIMIZER.read("sgd")  # at rho = 0 every method is its base
+    settings, scale = dict(found.settings), found.settings.get("scale")
+    if isinstance(scale, Scale) and scale == Scale(scale.metric):
+        settings["scale"] = scale.metric
+    if found.name == "sam" and (scale == "element" or (isinstance(scale, Scale) and scale.metric == "element")):
+        del settings["scale"]
+        settings["eta"] = scale.eta if isinstance(scale, Scale) else Scale.eta
+        found = Choice("asam", "", settings)
+    same = settings == found.settings and found.name == what.optimizer.name
+    return found if same else OPTIMIZER.read(str(Choice(found.name, "", settings)))
+
+
 @cache
-def spelled_out(preset: Choice) -> Choice:
+def _spelled_out(preset: Choice) -> Choice:
     """A preset such as zosam.fast as the optimizer that it makes, with the settings in which that one differs."""
 
     def base() -> torch.optim.Optimizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from zosam.lab.settings import Kind
+from zosam.lab.settings import Choice, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,10 @@ class Constant:
             raise ValueError(
                 f"warmup_lr={self.warmup_lr:g} has no effect without a warm-up: say warmup=5, or leave it out"
             )
+        if self.per_epoch and not self.warmup and not self.moves_within_epochs():
+            raise ValueError(
+                "per_epoch has no effect: this learning rate changes between epochs as it is; leave it out"
+            )
         if not self.warmup <= self.epochs:
             raise ValueError(f"the warm-up of {self.warmup:g} epochs is longer than the training, {self.epochs:g}")
 
@@ -49,6 +53,10 @@ class Constant:
     def curve(self, epoch: float) -> float:
         """The learning rate after so many epochs, if there were no warm-up."""
         return self.lr
+
+    def moves_within_epochs(self) -> bool:
+        """Whether the curve changes at other times than between two epochs."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,9 @@ class Cosine(Constant):
             return self.minimum
         return self.minimum + (self.lr - self.minimum) * (1 + math.cos(math.pi * epoch / falling)) / 2
 
+    def moves_within_epochs(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Constant):
@@ -84,14 +95,33 @@ class Steps(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.factor > 0:
-            raise ValueError(f"factor must be above 0, not {self.factor}")
+        if not self.factor > 0 or self.factor == 1:
+            raise ValueError(f"factor must be above 0, and not 1, which is constant; not {self.factor}")
         if not all(0 < epoch < self.epochs for epoch in self.at):
             raise ValueError(f"steps must be at epochs between 0 and {self.epochs:g}, not at {self.at}")
+        if list(self.at) != sorted(set(self.at)):
+            raise ValueError(f"steps must be one after the other, not at {self.at}")
 
     def curve(self, epoch: float) -> float:
-        steps = self.at or (self.epochs / 2, 3 * self.epochs / 4)
-        return float(self.lr * self.factor ** sum(epoch >= step for step in steps))
+        return float(self.lr * self.factor ** sum(epoch >= step for step in self.all_steps()))
+
+    def all_steps(self) -> tuple[float, ...]:
+        return self.at or usual_steps(self.epochs)
+
+    def moves_within_epochs(self) -> bool:
+        return any(step % 1 for step in self.all_steps())
+
+
+def usual_steps(epochs: float) -> tuple[float, ...]:
+    return epochs / 2, 3 * epochs / 4
+
+
+def with_usual_steps(choice: Choice, epochs: float) -> Choice:
+    """The same schedule; steps at their usual epochs as if nobody had given any."""
+    if choice.settings.get("at") != usual_steps(epochs) or SCHEDULES.get(choice.name) is not Steps:
+        return choice
+    rest = {name: value for name, value in choice.settings.items() if name != "at"}
+    return SCHEDULE.read(str(Choice(choice.name, "", rest)))
 
 
 SCHEDULES: dict[str, type[Constant]] = {"cosine": Cosine, "steps": Steps, "constant": Constant}

@@ -48,11 +48,23 @@ class Radius(Chosen):
             try:
                 value = float(value)
             except ValueError:
-                return self.kind.read(value)
+                return steady(self.kind.read(value))
         number: float = typed(self.name, value, float)
         if not number >= 0:
             raise ValueError(f"{self.name} must be 0 or more, not {number}")
         return number
+
+
+def steady(radius: Choice) -> float | Choice:
+    """The number, if a schedule gives the same one all along."""
+    match rho_over(radius, 1):
+        case schedules.Linear(start, end) | schedules.Cosine(start, end) if start == end:
+            return end
+        case schedules.Late(start, rho) if start in (0, 1) or not rho:
+            return rho * (not start)
+        case schedules.Proportional(rho_max=most, rho_min=least) if most == least:
+            return most
+    return radius
 
 
 def rho_over(radius: float | Choice, steps: int) -> float | Schedule:

@@ -18,11 +18,11 @@ from typing import Any, Literal, get_type_hints
 
 from zosam.distributed.ranks import joined
 from zosam.lab import checkpoints, data, models
-from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, rho_of, spelled_out
+from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, one_spelling, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
 from zosam.lab.claim import check_same, claim
-from zosam.lab.learning_rate import SCHEDULE
+from zosam.lab.learning_rate import SCHEDULE, with_usual_steps
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.preempt import stoppable
@@ -30,14 +30,13 @@ from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
 from zosam.lab.settings import Choice, Chosen, typed
 from zosam.lab.where import Where
-from zosam.optim import PRESETS
 
 SCHEMA = 1  # of descriptions: a number more when a field, or what one means, changes
 OFF: dict[str, Any] = {  # what is off has no effect and no place in an address: a new feature leaves old ones alone
     "nesterov": False, "weight_decay_on": "all", "clip": None, "label_smoothing": 0.0, "ema": None,
     "precision": "fp32", "diagnostics": False, "rho": None, "perturb_on": "all",
 }  # fmt: skip
-LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "momentum": 0, "seed": 0}
+LOWEST = {"epochs": 1, "batch_size": 1, "lr": 0, "weight_decay": 0, "seed": 0}
 HIGHEST = {"epochs": 1_000_000, "batch_size": 1 << 20}
 field_types: Callable[[type], dict[str, Any]] = cache(get_type_hints)  # it takes longer than all else in making a run
 
@@ -108,7 +107,7 @@ class Run:
         for name, high in HIGHEST.items():
             if getattr(self, name) > high:
                 raise ValueError(f"{name} must be at most {high:,}, not {getattr(self, name):,}")
-        for name in ("sparsity", "label_smoothing"):
+        for name in ("sparsity", "label_smoothing", "momentum"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
         if not 0 < self.length < 1e6:
@@ -118,9 +117,11 @@ class Run:
         if self.ema is not None and not 0 <= self.ema < 1:
             raise ValueError(f"ema must be at least 0 and below 1, not {self.ema}")
         self._stretch()
-        if self.optimizer.name in PRESETS:
-            object.__setattr__(self, "rho", rho_of(self))
-            object.__setattr__(self, "optimizer", spelled_out(self.optimizer))
+        if OPTIMIZER.knows(self.optimizer):
+            optimizer = one_spelling(self)
+            if optimizer.name not in (self.optimizer.name, "sgd"):
+                object.__setattr__(self, "rho", rho_of(self))
+            object.__setattr__(self, "optimizer", optimizer)
         try:
             size = data.size_of(self.data)
         except ValueError as error:
@@ -169,6 +170,7 @@ class Run:
         if OPTIMIZER.knows(self.optimizer):
             rho = rho_of(self)
             found["rho"] = rho.whole if isinstance(rho, Choice) else rho
+        found["schedule"] = with_usual_steps(self.schedule, self.epochs).whole
         off = {name for name, value in OFF.items() if found[name] == value} | {"length", *self.idle}
         return {name: value for name, value in found.items() if name not in off}
 

@@ -15,6 +15,10 @@ from zosam.names import nearest, settings_of
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
 
 
+class Refused(ValueError):
+    """What a part itself has said of its settings."""
+
+
 def arguments(
     thing: Callable[..., Any],
     name: str,
@@ -37,6 +41,8 @@ def arguments(
             raise ValueError(f"{name}: {key} is set twice")
         try:
             settings[key] = value_of(text, known[key], parts)
+        except Refused as error:
+            raise ValueError(f"{name}: {key}={text}: {error}") from None
         except ValueError as error:
             raise ValueError(f"{name}: {key} must be {error}, not {text}") from None
     return settings
@@ -53,6 +59,8 @@ def value_of(text: str, parameter: inspect.Parameter, parts: Mapping[str, type])
     for kind in sorted(kinds, key=lambda k: k is str):  # any text is text
         try:
             return _part(text, fitting, parts) if _any_fits(fitting.values(), [kind]) else _as(kind, text, parts)
+        except Refused:
+            raise
         except ValueError as error:
             refused.append(str(error))
         except TypeError:  # what cannot be written: functions, tensors
@@ -107,7 +115,10 @@ def _part(text: str, fitting: Mapping[str, type], parts: Mapping[str, type]) -> 
     if call is None or call[1] not in fitting:
         raise ValueError(_one_of(fitting, text if call is None else call[1]))
     cls = fitting[call[1]]
-    return cls(**arguments(cls, call[1], pieces(call[2] or ""), settings_of(cls), parts))
+    try:
+        return cls(**arguments(cls, call[1], pieces(call[2] or ""), settings_of(cls), parts))
+    except ValueError as error:
+        raise Refused(error) from None
 
 
 def _any_fits(parts: Iterable[type], kinds: Iterable[Any]) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
 
 import torch
 
 from zosam.lab import device
 from zosam.lab.logs import LOGS
+from zosam.lab.settings import typed
 from zosam.names import find
 
 
@@ -39,8 +41,15 @@ class Where:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
+        if isinstance(self.data_dir, Path):
+            object.__setattr__(self, "data_dir", str(self.data_dir))
+        for name, wanted in get_type_hints(type(self)).items():
+            if name != "log":
+                object.__setattr__(self, name, typed(name, getattr(self, name), wanted))
         for name in self.log:
             find({known: known for known in LOGS}, name, "log")
+        if not self.checkpoint_minutes > 0:
+            raise ValueError(f"checkpoint_minutes must be above 0, not {self.checkpoint_minutes}")
         if self.log_every < 0:
             raise ValueError(f"log_every must be 0 or more, not {self.log_every}")
         if self.threads is not None and self.threads < 1:

@@ -32,6 +32,8 @@ class GSAM(SharpnessAware):
         per_rank: bool = False,
         scale: Metric | Scale | None = None,
     ) -> None:
+        if not alpha >= 0:
+            raise ValueError(f"alpha must be 0 or more, not {alpha}")
         super().__init__(base, rho, scale=scale)
         self.alpha, self.per_rank = alpha, per_rank
         self._clean: Tensor | None = None  # the gradient at θ, while a step is under way

@@ -17,11 +17,12 @@ class LookSAM(SharpnessAware):
     """SAM every k steps; else g + α (‖g‖/‖v‖) v, with v the part of the last SAM gradient orthogonal to g.
 
     Liu et al., "Towards efficient and scalable sharpness-aware minimization", CVPR 2022. The decomposition is global,
-    over all parameters, as in the paper (some ports split it per tensor), and steps between really are one pass. With
-    `per_rank` each rank climbs along its own gradient; v is made of the gradients of all.
+    over all parameters, as in the paper (some ports split it per tensor), and steps between really are one pass; α is
+    0.7 unless given. With `per_rank` each rank climbs along its own gradient; v is made of the gradients of all.
     """
 
     mixes: ClassVar[bool] = True
+    alpha: float = 0.7  # unless given
 
     def __init__(
         self,
@@ -29,14 +30,18 @@ class LookSAM(SharpnessAware):
         rho: float | Schedule = 0.05,
         *,
         k: int = 5,
-        alpha: float = 0.7,
+        alpha: float | None = None,
         per_rank: bool = False,
         scale: Metric | Scale | None = None,
     ) -> None:
         super().__init__(base, rho, scale=scale)
         if k < 1:
             raise ValueError(f"k must be 1 or more, not {k}")
-        self.k, self.alpha, self.per_rank = k, alpha, per_rank
+        if alpha is not None and k == 1:
+            raise ValueError(f"alpha={alpha:g} has no effect where every step climbs: leave it out, or take k above 1")
+        self.k, self.alpha, self.per_rank = k, self.alpha if alpha is None else alpha, per_rank
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha must be 0 or more, not {alpha}")
         self._clean: Tensor | None = None  # the gradient at θ, while a SAM step is under way
 
     def climb(self, closure: Closure) -> Tensor | None:

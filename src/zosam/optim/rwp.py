@@ -24,11 +24,12 @@ class RWP(SharpnessAware):
     steps)`). The published code comes back by subtraction, and its weights drift; here they come back to the bit.
 
     With `eta` above 0 the noise of a filter is divided by √(1 + eta F), F a sum over its squared gradients that decays
-    by `beta` (ARWP).
+    by `beta`, 0.99 unless given (ARWP).
     """
 
     matters: ClassVar[float] = 1e-3
     usual_rho: ClassVar[float] = 0.2  # where neither rho nor sigma is given
+    beta: float = 0.99  # unless given
 
     def __init__(
         self,
@@ -37,16 +38,19 @@ class RWP(SharpnessAware):
         *,
         sigma: float | Schedule | None = None,
         eta: float = 0.0,
-        beta: float = 0.99,
+        beta: float | None = None,
         seed: int = 0,
     ) -> None:
         if rho is not None and sigma is not None:
             raise ValueError("give rho, the share of its norm by which a filter moves, or sigma, not both")
-        if not eta >= 0 or not 0 <= beta < 1:
-            raise ValueError(f"eta must be 0 or more and beta at least 0 and below 1, not {eta} and {beta}")
+        if beta is not None and not eta > 0:
+            raise ValueError(f"beta={beta:g} has no effect without eta: give eta too, or leave it out")
+        self.eta, self.beta = eta, self.beta if beta is None else beta
+        if not self.eta >= 0 or not 0 <= self.beta < 1:
+            raise ValueError(f"eta must be 0 or more and beta at least 0 and below 1, not {eta} and {self.beta}")
         length = sigma if sigma is not None else self.usual_rho if rho is None else rho
         super().__init__(base, length, seed=seed)
-        self.per_element, self.eta, self.beta = sigma is not None, eta, beta
+        self.per_element = sigma is not None
 
     def climb(self, closure: Closure) -> Tensor:
         filters = self.active.filters

@@ -30,6 +30,8 @@ class Scale:
         check_metric(self.metric)
         if not self.eta >= 0:
             raise ValueError(f"eta must be 0 or more, not {self.eta}")
+        if self.metric != "element" and self.eta != type(self).eta:
+            raise ValueError(f'eta={self.eta:g} has no effect without the metric "element": leave it out')
 
     def lengths(self, space: ActiveWeights, metrics: Sequence[Metric | None]) -> Tensor | None:
         """T over the active weights, where parameter i has `metrics[i]`; None: 1 everywhere."""

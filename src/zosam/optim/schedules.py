@@ -20,6 +20,9 @@ class Linear:
     end: float
     steps: int
 
+    def __post_init__(self) -> None:
+        _check(start=self.start, end=self.end, steps=self.steps)
+
     def __call__(self, step: int, lr: float) -> float:
         return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
 
@@ -31,6 +34,9 @@ class Cosine:
     start: float
     end: float
     steps: int
+
+    def __post_init__(self) -> None:
+        _check(start=self.start, end=self.end, steps=self.steps)
 
     def __call__(self, step: int, lr: float) -> float:
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * min(step / self.steps, 1.0))) / 2
@@ -47,6 +53,7 @@ class Late:
     def __post_init__(self) -> None:
         if not 0 <= self.start <= 1:
             raise ValueError(f"start is a share of the training, between 0 and 1, not {self.start}")
+        _check(rho=self.rho, steps=self.steps)
 
     def __call__(self, step: int, lr: float) -> float:
         return self.rho if step >= self.start * self.steps else 0.0
@@ -64,7 +71,17 @@ class Proportional:
     def __post_init__(self) -> None:
         if not self.lr_max > self.lr_min:
             raise ValueError(f"lr_max must be above lr_min: {self.lr_max} and {self.lr_min}")
+        _check(rho_max=self.rho_max, rho_min=self.rho_min)
 
     def __call__(self, step: int, lr: float) -> float:
         share = (lr - self.lr_min) / (self.lr_max - self.lr_min)
         return max(0.0, self.rho_min + (self.rho_max - self.rho_min) * share)
+
+
+def _check(steps: int = 1, **rhos: float) -> None:
+    """Refuse at once what would stop a training half-way."""
+    for name, value in rhos.items():
+        if not value >= 0:
+            raise ValueError(f"{name} is a length, 0 or more, not {value}")
+    if steps < 1:
+        raise ValueError(f"steps must be the number of steps of a training, not {steps}")

@@ -23,6 +23,11 @@ from zosam.sparse.top_k import laid_out_like, top_of_all
 Counts = int | Mapping[str, int]  # for all layers together, or for each
 
 
+def total(counts: Counts) -> int:
+    """How many weights of all layers together."""
+    return counts if isinstance(counts, int) else sum(counts.values())
+
+
 class NoGradient(ValueError):
     """A layer has no gradient in this step."""
 
@@ -67,8 +72,9 @@ class Sparsity(Report, MaskHooks):
     ) -> None:
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity must be at least 0 and below 1, not {sparsity}")
-        self.model = plain(model)
         self.target_sparsity, self.seed, self.steps = sparsity, seed, 0
+        self.pattern = self._check(budget, over, min_per_layer, pattern)
+        self.model = plain(model)
         found = split(self.model, include, exclude, dense or (), self.dense if dense is None else None)
         self.weights, self.kept_dense, self.left_out = found.masked, found.kept_dense, found.left_out
         if any_sharded(self.weights.values()) and not self.sharded:
@@ -76,7 +82,7 @@ class Sparsity(Report, MaskHooks):
                 f"{type(self).__name__} does not work on the parameters of fully_shard: wrap the model in"
                 " DistributedDataParallel, or take random, magnitude, set, rigl, svite, mest, gmp or lth"
             )
-        self.pattern = self._structure(pattern, found.transposed)
+        self._check_shapes(found.transposed)
         if min_per_layer is not None:
             self.min_per_layer = min_per_layer
         self.n_active, self.n_active_by_layer = self._budget(budget, over)
@@ -122,6 +128,11 @@ class Sparsity(Report, MaskHooks):
             chosen = {n: self.pattern.pick(u, counts[n] // self.pattern.size) for n, u in units.items()}
         like = scores if any_sharded(self.weights.values()) else self.weights
         return {n: self.pattern.unfold(mask, like[n]) for n, mask in chosen.items()}
+
+    def smallest_pruned(self, counts: Counts) -> Masks:
+        """Masks of the largest of the weights that are active now: so many of all layers together, or of each."""
+        sizes = {n: w.detach().abs().masked_fill(~self.masks[n], -1) for n, w in self.weights.items()}
+        return self.best(sizes, counts)
 
     def counts_along(self, path: Callable[[int, int], float]) -> Counts:
         """Whole counts for `path(size, kept)`, which leads from a dense pool to what the budget keeps of it."""
@@ -172,17 +183,42 @@ class Sparsity(Report, MaskHooks):
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
-    def _structure(self, spec: str | None, transposed: set[str]) -> Unstructured:
-        found = structure(spec)
-        if spec is not None and found.kind not in self.patterns:
+    def _check(
+        self, budget: str | Budget | None, over: str | None, min_per_layer: int | None, pattern: str | None
+    ) -> Unstructured:
+        """Refuse settings that no model can have; the structure that `pattern` names."""
+        found, rule = structure(pattern), self.budget if budget is None else budget
+        if pattern is not None and found.kind not in self.patterns:
             can = f"it can keep {' and '.join(self.patterns)}" if self.patterns else "it works on single weights"
-            raise ValueError(f"{type(self).__name__} cannot keep the pattern {spec}: {can}")
-        wrong = [p for n, w in self.weights.items() if (p := found.problem(n, w, n in transposed))]
+            raise ValueError(f"{type(self).__name__} cannot keep the pattern {pattern}: {can}")
+        if isinstance(found, NM):
+            sparsity = 1 - found.density
+            if budget is not None or over == "all" or abs(self.target_sparsity - sparsity) > 1e-9:
+                raise ValueError(
+                    f"pattern {pattern} fixes every masked layer: pass sparsity={sparsity:g}, no budget and no over"
+                )
+        elif rule == "global" and self.per_layer:
+            raise ValueError(
+                f"{type(self).__name__} needs a count for each layer: choose uniform, er or erk, not global"
+            )
+        budgets.check(rule, self.over if over is None else over)
+        if min_per_layer is not None:
+            if min_per_layer < 0:
+                raise ValueError(f"min_per_layer must be 0 or more weights, not {min_per_layer}")
+            if rule != "global" or isinstance(found, NM):
+                raise ValueError(
+                    f'min_per_layer={min_per_layer} has no effect where layers do not compete: take budget="global", or'
+                    " leave it out"
+                )
+        return found
+
+    def _check_shapes(self, transposed: set[str]) -> None:
+        """Refuse a model whose layers cannot have the structure."""
+        wrong = [p for n, w in self.weights.items() if (p := self.pattern.problem(n, w, n in transposed))]
         if wrong:
             raise ValueError(
-                f"pattern {found.name} does not fit {'; '.join(wrong)}: keep such layers dense or exclude them"
+                f"pattern {self.pattern.name} does not fit {'; '.join(wrong)}: keep such layers dense or exclude them"
             )
-        return found
 
     def _budget(self, rule: str | Budget | None, over: str | None) -> tuple[int, dict[str, int]]:
         """How many weights may be active, in all and in each layer."""
@@ -190,16 +226,7 @@ class Sparsity(Report, MaskHooks):
         masked, whole = (sum(w.numel() for w in ws.values()) for ws in (self.weights, self.kept_dense))
         if isinstance(self.pattern, NM):
             n, m = self.pattern.n, self.pattern.group
-            if rule is not None or over == "all" or abs(self.target_sparsity - (1 - n / m)) > 1e-9:
-                raise ValueError(
-                    f"pattern {n}:{m} fixes every masked layer: pass sparsity={1 - n / m:g}, no budget and no over"
-                )
             return masked * n // m, {name: w.numel() * n // m for name, w in self.weights.items()}
-        rule = self.budget if rule is None else rule
-        if rule == "global" and self.per_layer:
-            raise ValueError(
-                f"{type(self).__name__} needs a count for each layer: choose uniform, er or erk, not global"
-            )
         active = budgets.allowance(self.target_sparsity, masked, whole, self.over if over is None else over)
         active -= active % self.pattern.size
-        return active, budgets.counts(rule, shapes, active, self.pattern.size)
+        return active, budgets.counts(self.budget if rule is None else rule, shapes, active, self.pattern.size)

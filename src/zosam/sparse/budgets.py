@@ -29,10 +29,15 @@ def er(shapes: Mapping[str, Shape], active: int) -> dict[str, int]:
 BUDGETS: dict[str, Budget] = {f.__name__: f for f in (uniform, er, erk)}
 
 
+def check(rule: str | Budget, over: str) -> None:
+    """Refuse the name of a rule that there is not, and of a share of what."""
+    if isinstance(rule, str):
+        find({**BUDGETS, "global": None}, rule, "budget")
+    find({"all": None, "masked": None}, over, "share of weights (over)")
+
+
 def allowance(sparsity: float, masked: int, dense: int, over: str) -> int:
     """How many weights the masked layers keep; `over` says of what `sparsity` is a share: "all" or "masked"."""
-    if over not in {"all", "masked"}:
-        raise ValueError(f'sparsity is counted over "all" prunable weights or the "masked" ones, not {over!r}')
     active = round((1 - sparsity) * (masked + dense)) - dense if over == "all" else round((1 - sparsity) * masked)
     if not 0 < active <= masked:
         raise ValueError(
@@ -46,9 +51,7 @@ def counts(rule: str | Budget, shapes: Mapping[str, Shape], active: int, unit: i
     """What each layer keeps, in whole units; nothing is fixed where all layers compete (`"global"`)."""
     if rule == "global":
         return {}
-    budget = find({**BUDGETS, "global": None}, rule, "budget") if isinstance(rule, str) else rule
-    assert budget is not None
-    found = budget(shapes, active)
+    found = (find(BUDGETS, rule, "budget") if isinstance(rule, str) else rule)(shapes, active)
     size = {n: math.prod(shape) for n, shape in shapes.items()}
     if found.keys() != size.keys() or sum(found.values()) != active:
         raise ValueError(f"this budget must split {active:,} weights over the layers given; it returned {found}")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from zosam.sparse.base import Counts
+from zosam.sparse.base import Counts, total
 from zosam.sparse.state import Masks
 from zosam.sparse.updates import Periodic
 
@@ -32,8 +32,7 @@ class GMP(Periodic):
     def after_step(self) -> None:
         super().after_step()
         if self.due() or self.steps == self.end:
-            scores = {n: w.detach().abs().masked_fill(~self.masks[n], -1) for n, w in self.weights.items()}
-            self.commit(self.best(scores, self.level()))
+            self.commit(self.smallest_pruned(self.level()))
 
     def level(self) -> Counts:
         """How many weights the schedule leaves at this step."""
@@ -42,5 +41,4 @@ class GMP(Periodic):
         return self.counts_along(lambda size, kept: size - (size - kept) * share)
 
     def expected_active(self) -> int:
-        level = self.level()
-        return level if isinstance(level, int) else sum(level.values())
+        return total(self.level())

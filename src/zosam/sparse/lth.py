@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.sparse.base import Counts, Sparsity
+from zosam.sparse.base import Counts, Sparsity, total
 from zosam.sparse.state import Masks
 
 
@@ -64,8 +64,7 @@ class LTH(Sparsity):
         if self.steps == self.rewind:
             self.saved = self._snapshot()
         elif self.level() > 0 and self.schedule_step(self.steps) == self.rewind and self.steps <= self._last():
-            scores = {n: w.detach().abs().masked_fill(~self.masks[n], -1) for n, w in self.weights.items()}
-            self.commit(self.best(scores, self._left()))
+            self.commit(self.smallest_pruned(self._left()))
             self._go_back()
 
     def level(self) -> int:
@@ -75,8 +74,7 @@ class LTH(Sparsity):
         return min(self.levels, 1 + (self.steps - self.period) // (self.period - self.rewind))
 
     def expected_active(self) -> int:
-        left = self._left()
-        return left if isinstance(left, int) else sum(left.values())
+        return total(self._left())
 
     def schedule_step(self, step: int) -> int:
         if step < self.period:

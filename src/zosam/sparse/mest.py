@@ -28,6 +28,7 @@ class MEST(Dynamic):
     budget: ClassVar[str] = "uniform"
     dense: ClassVar[tuple[str, ...]] = ("first", "shortcut", "last")
     over: ClassVar[str] = "masked"
+    drop_fraction: float = 0.2  # unless given
     at_start: ClassVar[bool] = True
     by_gradient: ClassVar[bool] = False
 
@@ -37,7 +38,7 @@ class MEST(Dynamic):
         optimizer: Optimizer | Sequence[Optimizer],
         sparsity: float = 0.9,
         *,
-        drop_fraction: float = 0.2,
+        drop_fraction: float | None = None,
         lam: float = 0.0,
         soft: bool = False,
         extra: float | None = None,
@@ -47,11 +48,17 @@ class MEST(Dynamic):
             raise ValueError(f"lam must be 0 or more, not {lam}")
         if not soft and extra is not None:
             raise ValueError("extra weights are there with soft=True only")
+        if soft and drop_fraction is not None:
+            raise ValueError(
+                f"drop_fraction={drop_fraction:g} has no effect with soft=True, where `extra` weights come and go:"
+                " leave it out"
+            )
         if extra is not None and not extra > 0:
             raise ValueError(f"extra must be above 0, not {extra}")
         self.lam, self.soft = lam, soft
         self.extra = 0.05 / (1 - sparsity) if extra is None else extra
-        super().__init__(model, optimizer, sparsity, drop_fraction=drop_fraction, **settings)
+        dropped = self.drop_fraction if drop_fraction is None else drop_fraction
+        super().__init__(model, optimizer, sparsity, drop_fraction=dropped, **settings)
 
     def choose(self) -> Masks:
         if self.soft and isinstance(self.pattern, NM):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import whole
+from zosam.optim import SharpnessAware
 from zosam.sparse.base import NoGradient
 from zosam.sparse.dynamic import Dynamic
 from zosam.sparse.state import Masks
@@ -53,6 +54,14 @@ class RigL(Dynamic):
             raise ValueError("candidates are single weights: leave out `pattern`, or `candidates`")
         if growth_gradient not in {"perturbed", "theta"}:
             raise ValueError(f'growth_gradient must be "perturbed" or "theta", not {growth_gradient!r}')
+        if (
+            growth_gradient == "theta"
+            and isinstance(optimizer, SharpnessAware)
+            and _sees_no_gradient_at_theta(optimizer)
+        ):
+            raise ValueError(
+                f"{type(self).__name__} grows by the gradient at theta; {optimizer.method()} takes none there"
+            )
         self.growth_gradient = growth_gradient
         self.candidates = candidates
         self._at_theta: dict[str, Tensor] = {}
@@ -109,3 +118,9 @@ class RigL(Dynamic):
         displaced = wrapper is not None and wrapper.is_displaced
         if self.due() and not displaced and weight.grad is not None:
             self._at_theta[name] = weight.grad.detach().clone()
+
+
+def _sees_no_gradient_at_theta(optimizer: SharpnessAware) -> bool:
+    """Whether all that it takes is the gradient at the perturbed point: one backward, while it climbs."""
+    climbs = optimizer.schedule is not None or any(optimizer.rhos())
+    return climbs and optimizer.passes_per_step()["backward"] == 1

@@ -33,7 +33,7 @@ def save_state(sparse: Sparsity, path: str | Path) -> None:
             shapes[name] = list(tensor.shape)
         packed[name] = pack(tensor) if tensor.dtype == torch.bool else tensor.cpu().contiguous()
     note = {"method": type(sparse).__name__, "numbers": numbers, "packed": shapes}
-    files.write(Path(path), save(packed, {"format": STATE, "note": json.dumps(note)}))
+    files.write(Path(path), _content(packed, STATE, note))
 
 
 def load_state(sparse: Sparsity, path: str | Path) -> None:
@@ -84,7 +84,7 @@ def save_compressed(model: nn.Module, path: str | Path, masks: Mapping[str, Tens
         else:
             tensors[name] = value.detach().cpu().contiguous()
     note = {"packed": shapes, "tied": tied}
-    files.write(Path(path), save(tensors, {"format": MODEL, "note": json.dumps(note)}))
+    files.write(Path(path), _content(tensors, MODEL, note))
 
 
 def load_compressed(path: str | Path) -> dict[str, Tensor]:
@@ -200,6 +200,18 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+def _content(tensors: Mapping[str, Tensor], form: str, note: Mapping[str, Any]) -> bytes:
+    """The bytes of a safetensors file, the same for the same content: in its header the library puts what is told of
+    a file in any order."""
+    content = save(dict(tensors), {"format": form, "note": json.dumps(note)})
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin where their numbers may
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def _read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -12,20 +12,20 @@ from zosam.names import summary
 
 
 def list_(output: Printed = Output()) -> None:
-    """Every optimizer, sparse method, network, data set and learning-rate schedule, with one line each.
+    """Every optimizer, sparse method, network, data set and schedule, with one line each.
 
     Args:
         output: In which form to print them.
     """
+    from zosam.lab.assemble import METHOD, OPTIMIZER
     from zosam.lab.data import DATA
     from zosam.lab.learning_rate import SCHEDULES
     from zosam.lab.models import MODELS
-    from zosam.optim import OPTIMIZERS
-    from zosam.sparse import METHODS
+    from zosam.lab.radius import TABLE
 
     kinds: dict[str, Mapping[str, object]] = {
-        "optimizers": OPTIMIZERS, "sparse methods": METHODS, "networks": MODELS, "data sets": DATA,
-        "learning rates": SCHEDULES,
+        "optimizers": OPTIMIZER.table, "sparse methods": METHOD.table, "networks": MODELS, "data sets": DATA,
+        "learning rates": SCHEDULES, "schedules of rho": TABLE,
     }  # fmt: skip
     if not output.is_plain:
         records = [(kind, name, thing) for kind, things in kinds.items() for name, thing in things.items()]
