@@ -94,7 +94,7 @@ def test_no_file_name_twice_and_none_too_long():
 
 
 @pytest.mark.parametrize(
-    "room", ["optim", "sparse", "distributed", "integrations", "kernels", "kernels.operations", "lab"]
+    "room", ["optim", "sparse", "distributed", "integrations", "kernels", "kernels.operations", "lab", "lab.paper"]
 )
 def test_a_room_says_what_each_of_its_modules_is(room):
     listed = re.findall(r"^(\w+) {2,}\S", importlib.import_module(f"zosam.{room}").__doc__, re.MULTILINE)

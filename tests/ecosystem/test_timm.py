@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from zosam.lab import models
 from zosam.lab.decay_groups import decay_groups
 from zosam.lab.ema import Ema
-from zosam.lab.learning_rate import Cosine
+from zosam.lab.lr_schedules import Cosine
 
 pytest.importorskip("timm", exc_type=ImportError)
 

@@ -5,7 +5,7 @@ run            Run, its address, and run()
 settings       things chosen by name, every default filled in
 spelling       values as text and back
 radius         how far the optimizer climbs: a number or a schedule
-learning_rate  schedules of the learning rate
+lr_schedules   schedules of the learning rate
 length         a longer training, stretched as a whole
 precision      fp32, bf16, fp16
 where          where and how: device, threads, workers, kernels; no part of the address

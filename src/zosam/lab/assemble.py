@@ -20,7 +20,7 @@ from zosam.lab.clipping import clip_gradients
 from zosam.lab.decay_groups import decay_groups, norms_climb
 from zosam.lab.device import placed, seed
 from zosam.lab.ema import Ema
-from zosam.lab.learning_rate import SCHEDULE, Constant
+from zosam.lab.lr_schedules import SCHEDULE, Constant
 from zosam.lab.precision import Precision, probe_far_enough
 from zosam.lab.radius import rho_over
 from zosam.lab.scoring import scoring_loss

@@ -22,9 +22,9 @@ from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, one_spelling, r
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
 from zosam.lab.claim import check_same, claim
-from zosam.lab.learning_rate import SCHEDULE, with_usual_steps
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
+from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
 from zosam.lab.preempt import stoppable
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record

@@ -96,7 +96,7 @@ class Ascent(Optimizer):
     def displaced(self, direction: Tensor, by: float | None = None) -> Iterator[None]:
         """Go `rho` times the direction (or `by` times), and come back exactly to where it began."""
         space = self.active
-        began = self._perturbation.save(space)
+        began = self._perturbation.where(space)
         try:
             self._perturbation.add(space, self.offset(direction) if by is None else direction * by)
             yield
@@ -104,7 +104,7 @@ class Ascent(Optimizer):
             if began is None:
                 self._perturbation.restore()
             else:
-                self._perturbation.resume(space, began)
+                self._perturbation.go_back_to(space, began)
 
     # --- losses and gradients ----------------------------------------------------------------------------------------
 

@@ -67,12 +67,12 @@ class Perturbation:
         assert self._saved is not None
         return self._saved.space.norm(self._saved.weights)
 
-    def save(self, space: ActiveWeights) -> Tensor | None:
-        """Where the weights are on their way, if they are away: for `resume`."""
+    def where(self, space: ActiveWeights) -> Tensor | None:
+        """The displaced weights, if they are displaced: for `go_back_to`."""
         return space.read() if self.is_active else None
 
-    def resume(self, space: ActiveWeights, weights: Tensor) -> None:
-        """Go back to where `save` was called."""
+    def go_back_to(self, space: ActiveWeights, weights: Tensor) -> None:
+        """Set the displaced weights to what `where` has given; those to restore stay as they are."""
         if self._saved is not None:
             space.write(weights)
             self._saved = self._saved._replace(written=space.versions())

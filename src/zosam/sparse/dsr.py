@@ -31,7 +31,7 @@ class DSR(Periodic):
     over: ClassVar[str] = "masked"
     patterns: ClassVar[tuple[str, ...]] = ()
     until: float = 0.95
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
 
     def __init__(
         self,

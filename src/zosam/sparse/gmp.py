@@ -24,7 +24,7 @@ class GMP(Periodic):
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
     sharded: ClassVar[bool] = True
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
 
     def choose(self) -> Masks:
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}

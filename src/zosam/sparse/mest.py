@@ -30,7 +30,7 @@ class MEST(Dynamic):
     over: ClassVar[str] = "masked"
     drop_fraction: float = 0.2  # unless given
     at_start: ClassVar[bool] = True
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ class SET(Dynamic):
     """
 
     until: float = 1.0
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
 
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         return self.noise(name, weight)

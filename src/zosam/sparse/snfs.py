@@ -30,7 +30,7 @@ class SNFS(Dynamic):
     dense_gradients: ClassVar[bool] = True
     sharded: ClassVar[bool] = False
     once_an_epoch: ClassVar[bool] = True
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
     until: float = 1.0
 
     def __init__(

@@ -28,7 +28,7 @@ class TopKAST(Periodic):
     until: float = 1.0
     revives: ClassVar[bool] = True
     needs_length: ClassVar[bool] = False
-    by_gradient: ClassVar[bool] = False
+    update_reads_gradient: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ def list_(output: Printed = Output()) -> None:
     """
     from zosam.lab.assemble import METHOD, OPTIMIZER
     from zosam.lab.data import DATA
-    from zosam.lab.learning_rate import SCHEDULES
+    from zosam.lab.lr_schedules import SCHEDULES
     from zosam.lab.models import MODELS
     from zosam.lab.radius import TABLE
 

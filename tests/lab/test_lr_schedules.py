@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from zosam.lab.learning_rate import SCHEDULE, Constant, Cosine, Steps
 from zosam.lab.length import stretched
+from zosam.lab.lr_schedules import SCHEDULE, Constant, Cosine, Steps
 
 STEPS = 7  # of an epoch
 
