@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -23,15 +24,16 @@ BASES = {
 }
 
 
-def make(base="adamw", wrapper=ZOSAM, method=SET, sparsity=0.8, first="method"):
+def make(base="adamw", wrapper=ZOSAM, method=SET, sparsity=0.8, first="method", **settings):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
     inner = BASES[base](model.parameters())
+    settings = {"every": 2, "steps": 100, **settings}
     if first == "method":
-        sparse = method(model, inner, sparsity, every=2, steps=100)
+        sparse = method(model, inner, sparsity, **settings)
         return model, wrapper(inner), sparse
     optimizer = wrapper(inner)
-    return model, optimizer, method(model, optimizer, sparsity, every=2, steps=100)
+    return model, optimizer, method(model, optimizer, sparsity, **settings)
 
 
 def train(model, optimizer, first, last):
@@ -163,6 +165,9 @@ def other_network():
         (lambda: state(wrapper=SAM), "state of SAM, not of ZOSAM"),
         (bare, "before"),
         (other_network, "another model"),
+        (lambda: state(budget="uniform"), "budget='uniform', not 'erk'"),
+        (lambda: state(pattern="block:4"), "pattern='block:4', not None"),
+        (lambda: state(over="masked"), "over='masked', not 'all'"),
     ],
 )
 def test_the_state_of_something_else_is_refused_and_nothing_changes(what, message):
@@ -178,6 +183,19 @@ def test_the_state_of_something_else_is_refused_and_nothing_changes(what, messag
     again.load_state_dict(before)
     train(twin, again, 4, 6)
     assert equal(model, twin)
+
+
+def test_a_schedule_that_goes_on_otherwise_is_said_once():
+    _, optimizer, sparse = make(steps=200, seed=1)
+    with pytest.warns(
+        UserWarning, match="SET goes on with other settings: it had steps=100, not 200; seed=0, not 1"
+    ) as said:
+        optimizer.load_state_dict(state())
+    assert len(said) == 1
+    assert sparse.steps == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make()[1].load_state_dict(state(budget="erk", until=1.0, min_per_layer=0))  # what it prefers, spelled out
 
 
 def test_masks_that_nobody_takes_are_refused():

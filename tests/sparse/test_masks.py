@@ -304,6 +304,35 @@ def test_several_optimizers_travel_each_with_its_part():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("biases_first", [False, True])
+def test_an_optimizer_of_biases_alone_travels_too(biases_first):
+    def make():
+        model = net()
+        parts = [[p for p in model.parameters() if (p.dim() > 1) != biases_first]]
+        parts.append([p for p in model.parameters() if (p.dim() > 1) == biases_first])
+        optimizers = [torch.optim.SGD(part, 0.1, momentum=0.9) for part in parts]
+        return model, optimizers, SET(model, optimizers, 0.8, every=2, steps=100)
+
+    def steps(model, optimizers, n):
+        for _ in range(n):
+            model.zero_grad()
+            loss(model).backward()
+            for o in optimizers:
+                o.step()
+
+    model, optimizers, _ = make()
+    steps(model, optimizers, 3)
+    saved = copy.deepcopy([model.state_dict(), *(o.state_dict() for o in optimizers)])
+    steps(model, optimizers, 4)
+    other, twins, sparse = make()
+    other.load_state_dict(saved[0])
+    for o, state in zip(twins, saved[1:], strict=True):
+        o.load_state_dict(state)
+    steps(other, twins, 4)
+    assert sparse.steps == 7
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
 def test_several_optimizers_are_stepped_in_order_and_unwrapped():
     model = net()
     first, second = pair(model)

@@ -172,9 +172,9 @@ def _pays(value: Tensor, mask: Tensor) -> bool:
     return bool(value.is_floating_point()) and int(mask.sum()) * size + mask.numel() / 8 < mask.numel() * size
 
 
-def _flat(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Tensors by `group/name`, and numbers."""
-    groups = {k: v for k, v in state.items() if isinstance(v, Mapping)}
+def _flat(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by `group/name`, and what JSON can hold."""
+    groups = {k: v for k, v in state.items() if isinstance(v, Mapping) and k != "settings"}
     tensors = {f"{group}/{name}": t for group, named in groups.items() for name, t in named.items()}
     return tensors, {k: v for k, v in state.items() if k not in groups}
 

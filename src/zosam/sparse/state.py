@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like
+from zosam.names import settings_of
 from zosam.optim import state_hooks
 
 Masks = dict[str, Tensor]
-ABOUT = ("method", "sparsity", "steps", "masks")
+ABOUT = ("method", "sparsity", "settings", "steps", "masks")
+SEEN_OTHERWISE = {
+    "model",
+    "optimizer",
+    "sparsity",
+    "include",
+    "exclude",
+    "dense",
+    "loss",
+}  # in the masks, or not at all
+SHAPES_MASKS = ("pattern", "budget", "over")  # what masks themselves obey, so that others do not fit
 
 
 class MaskState:
@@ -25,7 +37,14 @@ class MaskState:
     steps: int
     watchers: list[Callable[[], None]]
 
+    settings: dict[str, str]  # what it was made with, besides model, optimizer and sparsity
     _unpruned: dict[str, Tensor]  # the weights as they were found, until the first step
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        self = super().__new__(cls)
+        names = {name: p.default for name, p in settings_of(cls).items() if name not in SEEN_OTHERWISE}
+        self.settings = {name: _told(cls, name, given.get(name, default)) for name, default in names.items()}
+        return self
 
     def is_as_made(self, name: str) -> bool:
         """Whether nobody has written this weight since the first masks were put on it."""
@@ -39,13 +58,18 @@ class MaskState:
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and method state; they ride in the optimizer's own `state_dict` too."""
-        about = {"method": type(self).__name__, "sparsity": self.target_sparsity, "steps": self.steps}
+        about = {
+            "method": type(self).__name__,
+            "sparsity": self.target_sparsity,
+            "settings": dict(self.settings),
+            "steps": self.steps,
+        }
         return {**about, "masks": {n: m.clone() for n, m in self.masks.items()}, **self.extra_state()}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse the state of another method, model or sparsity."""
+        """Refuse the state of another method, model, sparsity or structure."""
         ours = self.state_dict()
-        if state.get("method") != ours["method"] or state.keys() != ours.keys():
+        if state.get("method") != ours["method"] or {*state, "settings"} != ours.keys():
             whose = state.get("method", f"something with {', '.join(state)}")
             raise ValueError(f"this is not the state of {ours['method']} but of {whose}")
         if state["sparsity"] != ours["sparsity"]:
@@ -54,11 +78,21 @@ class MaskState:
         if shapes != expected:
             other = sorted(n for n in {*shapes, *expected} if shapes.get(n) != expected.get(n))
             raise ValueError(f"these masks belong to another model or setting: {', '.join(other[:5])} differ")
+        if unfit := [told for k, told in self._other_settings(state).items() if k in SHAPES_MASKS]:
+            raise ValueError(f"these masks were made with {'; '.join(unfit)}")
+
+    def _other_settings(self, state: Mapping[str, Any]) -> dict[str, str]:
+        """What the state was saved with and this method is not made with; states of before settings say nothing."""
+        had = state.get("settings", {})
+        return {k: f"{k}={v}, not {self.settings.get(k)}" for k, v in had.items() if v != self.settings.get(k)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take masks and method state; those of another model or method are refused, and nothing is changed."""
         self.check_state(state)
+        if differ := self._other_settings(state):
+            name = type(self).__name__
+            warnings.warn(f"{name} goes on with other settings: it had {'; '.join(differ.values())}", stacklevel=2)
         self.load_extra_state({k: v for k, v in state.items() if k not in ABOUT})
         self.steps = int(state["steps"])
         for name, mask in self.masks.items():
@@ -89,7 +123,7 @@ class SavedPart:
                     # as bytes, which everything that sends tensors can send
                     tensor = value[name]
                     extra[weight][key] = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-            else:
+            elif extra:
                 next(iter(extra.values()))[key] = value
         return extra
 
@@ -102,6 +136,8 @@ class SavedPart:
     def _together(self, extra: state_hooks.Extra) -> dict[str, Any]:
         """The state that `pack` has taken apart, with what other optimizers hold as it is now."""
         mine = {n: extra[w] for n, w in self.weights.items() if w in extra}
+        if not self.weights:  # an optimizer of biases alone: all of it lies with the others
+            return self.sparse.state_dict()
         if not mine:
             raise ValueError(
                 f"this state holds no masks (was it saved without {type(self.sparse).__name__}?): load it into the"
@@ -120,3 +156,10 @@ class SavedPart:
                     others = {n: v for n, v in value.items() if n not in self.weights}
                     state[key] = state.get(key, {}) | others
         return state
+
+
+def _told(kind: type, name: str, value: Any) -> str:
+    """A setting as it is saved; where None stands for what the method itself prefers, that."""
+    if value is None and name in {"budget", "over", "until", "min_per_layer"}:
+        value = getattr(kind, name, None)
+    return getattr(value, "__qualname__", repr(value))
