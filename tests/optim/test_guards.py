@@ -18,6 +18,7 @@ from zosam.optim import (
     GSAM,
     OPTIMIZERS,
     RWP,
+    S2SAM,
     SAM,
     ZOSAM,
     LookSAM,
@@ -342,6 +343,22 @@ def test_looksams_memory_is_saved_with_its_mask():
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_fits_though_layers_are_frozen_or_thawed_after_it_was_loaded():
+    model = net()
+    optimizer = S2SAM(sgd(model))
+    for _ in range(2):
+        optimizer.step(lambda: loss_of(model))
+    for copied in (False, True):
+        other, twin = copy.deepcopy((model, optimizer))
+        if not copied:
+            other[0].weight.requires_grad_(False)
+            twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        other[0].weight.requires_grad_(True)
+        other[3].weight.requires_grad_(False)
+        twin.step(lambda other=other: loss_of(other))
+        assert twin.steps == 3
 
 
 def test_complex_parameters_are_refused_with_the_way_out():

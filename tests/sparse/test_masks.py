@@ -372,6 +372,13 @@ def test_a_schedule_needs_the_length_of_training():
             METHODS[name](model, optimizer, 0.5, **settings)
 
 
+@pytest.mark.parametrize("name", ["set", "dsr", "gmp", "snfs", "topkast"])
+def test_masks_that_would_never_move_are_said(name):
+    model, settings = net(), {"dense": ()} if name == "dsr" else {}
+    with pytest.warns(UserWarning, match="they never move on the way: pass a smaller every="):
+        METHODS[name](model, torch.optim.SGD(model.parameters(), 0.1), 0.5, steps=50, every=100, **settings)
+
+
 @pytest.mark.parametrize("name", [n for n in SCHEDULED if n != "lth"])
 def test_steps_is_all_that_a_schedule_needs(name):
     """In a short training every method moves, ends at its target, and leaves its masks alone at the end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -336,3 +338,26 @@ def test_masks_apply_to_averages_and_compiled_copies(wrap):
     inside = copied.module if hasattr(copied, "module") else other
     for name, mask in sparse.masks.items():
         assert torch.equal(inside.get_parameter(name) != 0, mask), name
+
+
+def test_a_weight_that_a_layer_shares_with_another_module_is_masked_in_copies():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.layer = nn.ParameterList([torch.randn(6, 6)]), nn.Linear(6, 6)
+            self.layer.weight = self.table[0]
+
+    model = Shared()
+    sparse = SET(model, sgd(model), 0.5, steps=1000)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.layer.weight.fill_(1)
+    sparse.apply_to(other)
+    assert torch.equal(other.table[0] != 0, sparse.masks["layer.weight"])
+
+
+def test_names_inside_data_parallel_are_plain():
+    model = nn.Sequential(nn.Linear(6, 6))
+    sparse = SET(nn.DataParallel(model), sgd(model), 0.5, steps=1000)
+    assert list(sparse.masks) == ["0.weight"]
+    sparse.apply_to(nn.DataParallel(copy.deepcopy(model)))

@@ -73,3 +73,14 @@ def test_an_optimizer_without_momentum_is_refused():
     step(sparse, [GRAD_A])
     with pytest.raises(ValueError, match="SGD with momentum"):
         step(sparse, [GRAD_A])
+
+
+def test_a_layer_that_was_never_used_keeps_its_mask_and_the_others_move():
+    sparse = made()
+    layer = sparse.weights["1.weight"]
+    for _ in range(2):
+        sparse.weights["0.weight"].grad, layer.grad = torch.tensor(GRAD_A, dtype=torch.float32), None
+        sparse.optimizer.step()
+    np.testing.assert_array_equal(masks(sparse)[1], MASK_B)
+    assert (masks(sparse)[0] != MASK_A).any()
+    assert masks(sparse)[0].sum() == 10

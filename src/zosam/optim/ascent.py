@@ -260,6 +260,6 @@ class Ascent(Optimizer):
 
 
 def check_rho(rho: Any) -> float:
-    if not isinstance(rho, (int, float)) or not rho >= 0:
+    if not isinstance(rho, (int, float)) or not 0 <= rho < float("inf"):
         raise ValueError(f"rho must be a number, 0 or more, not {rho!r}")
     return float(rho)

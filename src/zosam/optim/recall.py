@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from torch import Tensor
 
 from zosam.distributed.fsdp import full_like, shared_like
@@ -11,9 +13,12 @@ from zosam.optim.vector import ActiveWeights
 class Memory:
     """Named vectors that follow the masks: a weight that has grown since holds zero, one that was pruned is dropped."""
 
-    def __init__(self, saved: dict[str, list[Tensor | None]] | None = None) -> None:
+    def __init__(
+        self, saved: Mapping[str, Sequence[Tensor | None]] | None = None, params: Sequence[Tensor] = ()
+    ) -> None:
         self._held: dict[str, tuple[ActiveWeights, Tensor]] = {}
-        self._loaded = dict(saved or {})  # shaped like the parameters, until somebody asks
+        # shaped like the parameters, and each with its own, until somebody asks: some may be frozen by then
+        self._loaded = {name: list(zip(params, tensors, strict=True)) for name, tensors in (saved or {}).items()}
 
     def update(self, other: Memory) -> None:
         """Know what the other knows."""
@@ -27,8 +32,8 @@ class Memory:
     def get(self, name: str, space: ActiveWeights) -> Tensor | None:
         """What was put there, over the active weights of now."""
         if name in self._loaded:
-            tensors = self._loaded.pop(name)
-            pairs = zip(tensors, space.params, strict=True)
+            saved = {id(p): t for p, t in self._loaded.pop(name)}
+            pairs = [(saved.get(id(p)), p) for p in space.params]
             parts = [None if t is None else shared_like(t.to(p.device), p) for t, p in pairs]  # saved anywhere
             self._held[name] = (space, space.gather(parts))
         if name not in self._held:

@@ -76,7 +76,8 @@ class Saved(Ascent):
         self.steps = int(extra[state_hooks.first_parameter(self.base)]["steps"])
         kept = [extra.get(p, {}).get("memory", {}) for p in self.active.params]
         names = dict.fromkeys(name for of_param in kept for name in of_param)
-        self._memory = Memory({name: [of_param.get(name) for of_param in kept] for name in names})
+        by_name = {name: [of_param.get(name) for of_param in kept] for name in names}
+        self._memory = Memory(by_name, self.active.params)
 
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
@@ -87,6 +88,7 @@ class Saved(Ascent):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._start_afresh()
-        self._memory = Memory(state.pop("memory"))
+        memory = state.pop("memory")
         Optimizer.__setstate__(self, state)
+        self._memory = Memory(memory, self.active.params if memory else ())
         state_hooks.register(self.base).wrap(self)

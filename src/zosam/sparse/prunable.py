@@ -51,11 +51,11 @@ class Split:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The user's own module inside DistributedDataParallel, torch.compile or a moving average."""
+    """The user's own module inside DistributedDataParallel, DataParallel, torch.compile or a moving average."""
     while True:
         inside = unwrapped(model)
         inside = inside._orig_mod if hasattr(inside, "_orig_mod") else inside  # type: ignore[assignment]
-        inside = inside.module if isinstance(inside, AveragedModel) else inside
+        inside = inside.module if isinstance(inside, AveragedModel | nn.DataParallel) else inside
         if inside is model:
             return model
         model = inside

@@ -66,7 +66,7 @@ class Report:
     @torch.no_grad()
     def apply_to(self, model: nn.Module) -> None:
         """Zero the pruned weights of a copy of the model, such as a moving average."""
-        parameters = {plain_name(n): p for n, p in plain(model).named_parameters()}
+        parameters = {plain_name(n): p for n, p in plain(model).named_parameters(remove_duplicate=False)}
         for name, mask in self.masks.items():
             parameters[name].mul_(mask)
 

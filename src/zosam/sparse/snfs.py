@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from zosam.sparse.base import NoGradient
 from zosam.sparse.budgets import fill
 from zosam.sparse.dynamic import Dynamic
 from zosam.sparse.state import Masks
@@ -51,14 +53,19 @@ class SNFS(Dynamic):
         return self.finite(name, self.momentum(name).abs())
 
     def update(self) -> Masks:
-        score = {n: self.grow_score(n, w.detach()) for n, w in self.weights.items()}
-        worth = {n: float(score[n][m].mean()) if bool(m.any()) else 0.0 for n, m in self.masks.items()}
+        score: dict[str, Tensor] = {}
+        for name, weight in self.weights.items():
+            with suppress(NoGradient):  # a layer that was never used: its mask stays
+                score[name] = self.grow_score(name, weight.detach())
+        masks = {n: self.masks[n] for n in score}
+        worth = {n: float(score[n][m].mean()) if bool(m.any()) else 0.0 for n, m in masks.items()}
         total = sum(worth.values())
         share = {n: v / total if total > 0 else 1 / len(worth) for n, v in worth.items()}
-        kept = {n: self._surviving(n, share[n]) for n in self.weights}
+        kept = {n: self._surviving(n, share[n]) for n in score}
         alive = {n: int(k.sum()) for n, k in kept.items()}
-        room = {n: w.numel() - alive[n] for n, w in self.weights.items()}
-        grow = fill(self.n_active - sum(alive.values()), share, room)
+        room = {n: m.numel() - alive[n] for n, m in masks.items()}
+        elsewhere = sum(int(m.sum()) for n, m in self.masks.items() if n not in score)
+        grow = fill(self.n_active - elsewhere - sum(alive.values()), share, room)
         return {n: top(s.masked_fill(kept[n], torch.inf), alive[n] + grow[n]) for n, s in score.items()}
 
     def gradient_density(self) -> dict[str, float]:
@@ -72,7 +79,8 @@ class SNFS(Dynamic):
             return torch.as_tensor(state["momentum_buffer"])
         if "exp_avg" in state and "exp_avg_sq" in state:
             return torch.as_tensor(state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8))
-        raise ValueError(
+        others_have = any(o.state.get(w) for o in self.optimizers for w in self.weights.values())
+        raise (NoGradient if others_have and not state else ValueError)(
             f"SNFS grows by momentum, and {type(self.optimizer).__name__} keeps none for {name}:"
             " take SGD with momentum, Adam or AdamW"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -52,6 +53,12 @@ class Periodic(Sparsity):
             raise ValueError(f"until must be a share of the training, above 0 and at most 1, not {self.until}")
         self.every = every
         self.end = math.inf if steps is None else max(1, int(self.until * steps))  # the step from which masks stay
+        if every >= self.end and not self.at_start:
+            warnings.warn(
+                f"{type(self).__name__} changes its masks every {every} steps and leaves them from step {self.end}"
+                " on, so they never move on the way: pass a smaller every=",
+                stacklevel=3,
+            )
         super().__init__(model, optimizer, sparsity, **settings)
 
     def choose(self) -> Masks:
