@@ -240,6 +240,25 @@ def test_parameters_outside_all_groups_get_the_gradient_of_one_pass(name):
         torch.testing.assert_close(p.grad, 1 + 2 * q.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["sam", "zosam"])
+def test_they_do_so_too_where_a_closure_goes_back_by_a_function_of_its_own(name):
+    model, after = net(), nn.Linear(3, 3)
+    optimizer, goes_back = (
+        OPTIMIZERS[name](torch.optim.SGD(model.parameters(), lr=0.0), rho=1e-6),
+        torch.autograd.backward,
+    )
+
+    def closure():
+        loss = F.cross_entropy(after(model(X)), Y)
+        goes_back(loss)
+        return loss
+
+    optimizer.step(closure)
+    found, after.weight.grad = after.weight.grad, None
+    closure()
+    torch.testing.assert_close(found, after.weight.grad, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["sam", "zosam", "looksam"])
 def test_pythons_and_numpys_random_streams_move_as_in_one_pass(name):
     model = net()
@@ -318,6 +337,36 @@ def test_gsam_under_a_scaler():
                 scaler.step(wrong)
             assert torch.equal(flat(model), before)
             scaler.update()
+
+
+@pytest.mark.parametrize("make", [GSAM, LookSAM])
+def test_gradients_that_were_unscaled_for_clipping_are_in_one_unit_too(make):
+    def train(climb, clip):
+        model = net()
+        optimizer, scaler = make(sgd(model), rho=0.3), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for _ in range(3):
+            climb(optimizer, model, scaler)
+            scaler.scale(loss_of(model)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return flat(model)
+
+    def told(optimizer, model, scaler):
+        optimizer.ascend(lambda: loss_of(model), scaler=scaler)
+
+    def plain(optimizer, model, scaler):
+        optimizer.ascend(lambda: loss_of(model))
+
+    def scaled(optimizer, model, scaler):
+        optimizer.ascend(lambda: scaler.scale(loss_of(model)))
+
+    torch.testing.assert_close(train(told, 1.0), train(plain, 1.0))
+    train(told, 1e-6)
+    with pytest.raises(ValueError, match="scaler=scaler"):
+        train(scaled, 1.0)
 
 
 def test_looksams_memory_is_saved_with_its_mask():

@@ -134,6 +134,27 @@ def test_clipping_before_the_step_sees_what_the_optimizer_will_use(cls):
     assert full > 1.3 * expected  # what it used to be clipped by
 
 
+@pytest.mark.parametrize("name", ["rigl", "mest", "topkast", "deepr"])
+def test_a_fused_optimizer_under_a_scaler_is_one_without(name):
+    """It is handed scaled gradients, and steps that overflow: neither may reach the method."""
+    settings = {"mest": {"lam": 1.0, "dense": ()}, "deepr": {"l1": 0.01, "dense": ()}}.get(name, {})
+    settings |= {} if name in {"topkast", "deepr"} else {"steps": 100}
+    ends = []
+    for fused in (False, True):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01, fused=fused)
+        sparse = METHODS[name](model, optimizer, 0.8, every=3, **settings)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for i in range(8):
+            optimizer.zero_grad()
+            scaler.scale(loss(model) * (torch.inf if i in {3, 5} else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert sparse.steps == 6
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*ends)
+
+
 def test_gradients_of_several_micro_batches_add_up_masked():
     model, other = net(), net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

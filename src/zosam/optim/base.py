@@ -46,6 +46,7 @@ class SharpnessAware(Saved):
     _ascent: Tensor | None  # the offset that it has climbed
     _statistics: Snapshot | None  # buffers as its pass that counts has left them
     _left: dict[int, tuple[ref[Tensor] | None, int]] | None  # gradients, as our last step has left them
+    _knows_scaler: bool  # the last ascent was given the scaler of its loop
     _bare_steps: int  # so many steps, one after another, without a climb
     matters: ClassVar[float] = 1e-5  # a perturbation shorter than this share of the weights' length changes nothing
 
@@ -143,6 +144,7 @@ class SharpnessAware(Saved):
         grads = [p.grad for p in self._parameters()]
         with self._transaction():
             self._loss_scale = share * (1.0 if scaler is None else scaler.get_scale())
+            self._knows_scaler = scaler is not None
             scaled = closure if scaler is None else lambda **keep: scaler.scale(closure(**keep))
             self._climbed = any(self._set_rho())
             direction = self.climb(scaled) if self._climbed else None
@@ -237,8 +239,9 @@ class SharpnessAware(Saved):
         if statistics is not None and statistics.passes_since() <= 1:
             statistics.restore_buffers()
         if climbed:
-            if scale is not None and self._clean_norm is not None:
-                guards.require_one_unit(type(self).__name__, self._clean_norm, self.active.norm(self.grads()), scale)
+            if found_inf is not None and self._clean_norm is not None:
+                norms = self._clean_norm, self.active.norm(self.grads())
+                guards.require_one_unit(type(self).__name__, *norms, scale, self._knows_scaler)
             self.descend()
         self._step_base(climbed=ascended)
         return loss
@@ -291,5 +294,5 @@ class SharpnessAware(Saved):
     def _start_afresh(self) -> None:
         super()._start_afresh()
         self._left, self._bare_steps = None, 0
-        self._ascended = self._climbed = False
+        self._ascended = self._climbed = self._knows_scaler = False
         self._ascent = self._statistics = None

@@ -53,9 +53,16 @@ def say_if_short(name: str, moved: float, length: float, matters: float) -> None
         )
 
 
-def require_one_unit(name: str, clean: Tensor, found: Tensor, scale: Tensor) -> None:
-    """Refuse to mix the gradient of a scaled loss with one that was unscaled."""
-    if float(scale) >= 16 and float(clean) > float(scale) ** 0.5 * float(found) > 0:
+def require_one_unit(name: str, clean: Tensor, found: Tensor, scale: Tensor | None, told: bool) -> None:
+    """Refuse to mix the gradient of a scaled loss with one that was unscaled.
+
+    `scale` is None where the caller has unscaled it already, and may have clipped it too; then nothing is compared if
+    the ascent was `told` of the scaler.
+    """
+    if scale is None and told:
+        return
+    limit = 2.0**8 if scale is None else float(scale) ** 0.5  # scalers begin with 2**16
+    if limit >= 4 and float(clean) > limit * float(found) > 0:
         raise ValueError(
             f"{name} mixes two gradients, and that of ascend() is of a scaled loss: let its closure return the plain"
             " loss, and say ascend(closure, scaler=scaler)"

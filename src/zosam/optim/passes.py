@@ -108,7 +108,8 @@ class Passes:
         for p in params:
             p.grad = None  # a backward that gets through lands in a tensor that is thrown away
         try:
-            loss = self._forward_only(closure, keep, params)
+            with self.modules.others_kept():
+                loss = self._forward_only(closure, keep, params)
         finally:
             for p, g in zip(params, grads, strict=True):
                 p.grad = g

@@ -24,7 +24,7 @@ from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
 from zosam.optim.vector import forget, mask_of, set_mask
 from zosam.sparse.agreement import require_same
-from zosam.sparse.base_optimizers import bases, with_loss_known
+from zosam.sparse.base_optimizers import bases, overflowed, unscale, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
 
 
@@ -149,7 +149,7 @@ class MaskHooks(MaskState):
         self._saved_parts: list[SavedPart] = []
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
         self._checked = False  # the weights were, before this step
-        self._rehearsal = self._begun = self._open = False  # steps: one that does not count, the first, one under way
+        self._rehearsal = self._begun = self._open = False  # a step that does not count, the first, one under way
         self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
         for optimizer, register in zip(self.optimizers, self._registers, strict=True):
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
@@ -251,9 +251,10 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
+        self._rehearsal = overflowed(optimizer) or (not optimizer.state and state_hooks.is_rehearsal(optimizer))
         if self._rehearsal:
             return None
+        unscale(optimizer)
         if len(args) > 1 or kwargs:
             args, kwargs = with_loss_known(args, kwargs)
         if optimizer is self.optimizers[0]:
