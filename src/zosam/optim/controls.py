@@ -62,10 +62,11 @@ class MSAM(SharpnessAware):
     """Control: look ahead against the momentum, θ − ρ v/‖v‖, no extra pass (Momentum-SAM).
 
     Becker et al., "Momentum-SAM: sharpness aware minimization without computational overhead", 2024. Between steps
-    the weights are the clean ones here, so evaluation and checkpoints need no care.
+    the weights are the clean ones here, so evaluation and checkpoints need no care. rho is by default the published
+    code's, 0.3; its recipes go up to 3.
     """
 
-    def __init__(self, base: Optimizer, rho: float | Schedule = 0.05, *, scale: Metric | Scale | None = None) -> None:
+    def __init__(self, base: Optimizer, rho: float | Schedule = 0.3, *, scale: Metric | Scale | None = None) -> None:
         super().__init__(base, rho, scale=scale)
         require_momentum(base, "MSAM")
 
