@@ -36,6 +36,7 @@ def own(tmp_path, monkeypatch):
         "from torch import nn\n"
         "def tiny(num_classes): return nn.Linear(4, num_classes)\n"
         "def wrong(num_classes): return 3\n"
+        "def fixed(): return nn.Linear(4, 10)\n"
     )
     (tmp_path / "broken_nets.py").write_text("import a_module_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -48,6 +49,8 @@ def own(tmp_path, monkeypatch):
 def test_the_users_own():
     model = build("my_nets:tiny", 3)
     assert isinstance(model, nn.Linear)
+    with pytest.raises(ValueError, match=r"write it as def fixed\(num_classes, \.\.\.\)"):
+        build("my_nets:fixed", 3)
     assert model(torch.zeros(1, 4)).shape == (1, 3)
     with pytest.raises(ValueError, match="my_nets has no 'tinny'"):
         build("my_nets:tinny")

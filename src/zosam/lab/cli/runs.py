@@ -55,6 +55,8 @@ def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()
     what, defaults = Run.read(record["run"]), Run().description
     rows: list[Cells | Text] = []
     for field, value in what.description.items():
+        if field == "schema":
+            continue
         shown = getattr(what, field, value) if isinstance(value, str) else value  # the shortest spelling
         mark = "" if defaults.get(field) == value else "  (not the default)"
         rows.append([plain(f"  {field}"), plain(f"{shown}{mark}")])
@@ -70,6 +72,17 @@ def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()
     rows.append(["  sparsity", f"{last['sparsity']:.2%}"])
     rows.append(["  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward"])
     rows.append(["  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s"])
-    rows.append(["  made with", plain(", ".join(f"{k} {v}" for k, v in record["made_with"].items()))])
+    made = dict(record["made_with"])
+    rows.append(["  sparse kernels", plain(_kernels(made.pop("kernels", "none"), (path / "kernels.json").exists()))])
+    if made.get("device") == "cpu":  # its name is said as that of the CPU
+        made = {k: v for k, v in made.items() if k not in ("device", "device_name")}
+    rows.append(["  made with", plain(", ".join(f"{k} {v}" for k, v in made.items()))])
     console.print(plain(f"{path}\n"), style="bold", highlight=False)
     show_table(console, [Column("field"), Column("", prose=True)], rows, head=False)
+
+
+def _kernels(build: str, asked: bool) -> str:
+    """Which kernels a training ran on, and whether it was asked to."""
+    if not asked:
+        return build if build != "none" else "none: trained without --accelerate"
+    return f"{build}, by --accelerate" if build != "none" else "none: with --accelerate, but torch was faster"

@@ -61,7 +61,10 @@ def build(what: str | Choice, num_classes: int = 10) -> nn.Module:
     try:
         inspect.signature(make).bind(num_classes=num_classes, **choice.settings)
     except TypeError as error:
-        raise ValueError(f"model {choice} is called as {choice.name}(num_classes={num_classes}): {error}") from error
+        own = f"; write it as def {choice.name.partition(':')[2]}(num_classes, ...)" if ":" in choice.name else ""
+        raise ValueError(
+            f"model {choice} is called as {choice.name}(num_classes={num_classes}): {error}{own}"
+        ) from error
     model = make(num_classes=num_classes, **choice.settings)
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {choice} returned {type(model).__name__}, not an nn.Module")
