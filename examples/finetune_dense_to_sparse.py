@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+import zosam
 from zosam import GMP, RWP, SharpnessAware, Unperturbed
 from zosam.lab import data, models
-from zosam.sparse.save import save_compressed
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     steps = epochs * len(pictures.train)
     sparse = GMP(model, optimizer, args.sparsity, steps=steps, every=max(1, steps // 50), dense="last")
     train(model, optimizer, pictures, epochs)
-    save_compressed(model, args.out)  # without its zeros; zosam.load(path, model) takes it back
+    zosam.save(model, args.out)  # without its zeros; zosam.load(path, model) takes it back
     print(f"{sparse.sparsity:.2%} of the weights are zero, {accuracy(model, pictures.test):.2%} accurate")
     print(f"{args.out}: {args.out.stat().st_size:,} bytes of {sum(p.nbytes for p in model.parameters()):,}")
 

@@ -5,7 +5,6 @@ python serve.py --small     # a small network, in seconds
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ import torch
 import zosam
 from zosam import Magnitude
 from zosam.lab import models
-from zosam.sparse.save import save_compressed
 
 
 def main() -> None:
@@ -29,7 +27,7 @@ def main() -> None:
     # Where it was trained. Yours comes out of a training; this one is pruned on the spot.
     trained = make()
     Magnitude(trained, torch.optim.SGD(trained.parameters(), lr=0.1), args.sparsity, budget="erk")
-    save_compressed(trained, args.file)
+    zosam.save(trained, args.file)
 
     # Where it is served: the file and the code of the network are enough. Each batch size is measured once.
     one, many = torch.randn(1, *shape), torch.randn(64, *shape)
@@ -40,19 +38,10 @@ def main() -> None:
     with torch.inference_mode():
         for x in (one, many):
             torch.testing.assert_close(served(x), dense(x), rtol=1e-3, atol=1e-4)  # the same answers
-            print(f"batch {len(x)}: dense {milliseconds(dense, x):.2f} ms, sparse {milliseconds(served, x):.2f} ms")
+    for line in zosam.serve_bench(served, many, [1, 64]):
+        print(f"batch {line['batch']}: dense {line['torch_ms']:.2f} ms, sparse {line['kernels_ms']:.2f} ms")
     dense_bytes = sum(t.nbytes for t in trained.state_dict().values())
     print(f"{args.file}: {args.file.stat().st_size:,} bytes of {dense_bytes:,}")
-
-
-def milliseconds(model: torch.nn.Module, x: torch.Tensor, seconds: float = 0.5) -> float:
-    """The median time of an answer."""
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        model(x)
-        times.append(1e3 * (time.perf_counter() - start))
-    return sorted(times)[len(times) // 2]
 
 
 if __name__ == "__main__":

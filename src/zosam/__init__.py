@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from zosam.kernels.accelerate import accelerate
-    from zosam.lab.serve import load
+    from zosam.lab.serve import load, serve_bench
     from zosam.optim import (
         ASAM,
         ESAM,
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
         SynFlow,
         TopKAST,
     )
+    from zosam.sparse.save import save
 
-ROOMS = ("optim", "sparse", "kernels", "lab.serve")  # where the names below are, in the order of looking
+ROOMS = ("optim", "sparse.save", "sparse", "kernels", "lab.serve")  # where the names below are, in the order of looking
 
 
 def __getattr__(name: str) -> Any:
@@ -114,5 +115,7 @@ __all__ = [
     "Worst",
     "accelerate",
     "load",
+    "save",
     "schedules",
+    "serve_bench",
 ]

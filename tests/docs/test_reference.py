@@ -19,6 +19,8 @@ EXPORTING = ["zosam", "zosam.kernels", "zosam.lab.data", "zosam.lab.models"]
 def found(path: str) -> Any:
     """The object of that full name."""
     module, _, name = path.rpartition(".")
+    if module and (thing := getattr(importlib.import_module(module), name, None)) is not None:
+        return thing
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -29,7 +31,7 @@ def found(path: str) -> Any:
 
 @pytest.fixture(scope="module")
 def told() -> list[str]:
-    """The full name of everything that the pages of docs/reference show."""
+    """The full name of everything that the pages of docs/reference show, and where it was defined."""
     names = []
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         for path in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE):
@@ -43,7 +45,10 @@ def told() -> list[str]:
             names.append(path)
             if isinstance(thing, ModuleType):
                 own = [n for n, v in vars(thing).items() if getattr(v, "__module__", None) == thing.__name__]
-                names += [f"{path}.{n}" for n in own if not n.startswith("_")]
+                names += [f"{thing.__name__}.{n}" for n in own if not n.startswith("_")]
+                names.append(thing.__name__)
+            elif hasattr(thing, "__qualname__"):
+                names.append(f"{thing.__module__}.{thing.__qualname__}")
     return names
 
 

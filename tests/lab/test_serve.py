@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import zosam
-from zosam.kernels import accelerate, choose, report
+from zosam.kernels import accelerate, accelerate_at_first_batch, choose, report, restore
 from zosam.lab.models import digits_net
 from zosam.lab.run import Run, run
 from zosam.lab.serve import bench, serve_bench
@@ -39,11 +39,38 @@ def test_a_file_and_its_network(tmp_path: Path, form: str, example: bool) -> Non
     model = pruned()
     path, x = export(model, tmp_path, form), torch.randn(8, 1, 8, 8)
     served = zosam.load(path, digits_net(), example=x if example else None)
+    assert ("not measured yet: the first batch will be" in report(served)) is not example
     for _ in range(2):
         torch.testing.assert_close(served(x), model(x), rtol=1e-4, atol=1e-5)
     assert "layers sparse" in report(served)
     assert not served.training
     assert not any(p.requires_grad for p in served.parameters())
+
+
+def test_a_network_that_waits_for_its_first_batch_can_be_restored_or_measured() -> None:
+    model, x = accelerate_at_first_batch(pruned()), torch.randn(8, 1, 8, 8)
+    restore(model)
+    model(x)
+    assert report(model) == "not accelerated"
+    accelerate_at_first_batch(accelerate_at_first_batch(model))
+    serve_bench(model, x, (8,), seconds=0.01)
+    assert "layers sparse" in report(model)
+    assert not model._forward_pre_hooks
+
+
+def test_a_report_names_modules_as_the_model_does_and_sizes_in_order() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3)).eval().requires_grad_(False)
+    for p in model.parameters():
+        p.mul_(torch.rand_like(p) > 0.9)
+    x = torch.randn(64, 1, 8, 8)
+    accelerate(model, example=[x, x[:1], x[:8]])
+    fast = [f"2.0 times as fast forward of {size}" for size in (1, 8, 64)]
+    assert report(model) == f"model: 0 to 2: 2 of 2 layers sparse ({', '.join(fast)})"
+
+
+def test_a_report_says_that_torch_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5)
+    assert report(accelerate(pruned(), example=torch.randn(8, 1, 8, 8))).startswith("torch runs all of it")
 
 
 def test_a_file_alone_does_not_say_what_it_is(tmp_path: Path) -> None:
@@ -90,6 +117,6 @@ def test_the_bench_measures_every_batch_size() -> None:
     found = serve_bench(pruned(), torch.randn(4, 1, 8, 8), (1, 6), seconds=0.05)
     assert [line["batch"] for line in found] == [1, 6]
     for line in found:
-        dense = min(line[name] for name in ("torch", "onnxruntime") if name in line)
-        assert line["gain"] == pytest.approx(dense / line["kernels"])
-        assert line["pictures per second"] == pytest.approx(1e3 * line["batch"] / line["kernels"])
+        dense = min(line[name] for name in ("torch_ms", "onnxruntime_ms") if name in line)
+        assert line["gain"] == pytest.approx(dense / line["kernels_ms"])
+        assert line["per_second"] == pytest.approx(1e3 * line["batch"] / line["kernels_ms"])

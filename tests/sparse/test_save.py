@@ -12,7 +12,7 @@ from torch import nn
 from zosam.lab.models import resnet32
 from zosam.sparse import SET, Magnitude, RigL
 from zosam.sparse.ever_active import Exploration
-from zosam.sparse.save import compressed_masks, export, load_compressed, load_state, save_compressed, save_state
+from zosam.sparse.save import compressed_masks, export, load_compressed, load_state, save, save_state
 
 from .toy import sgd
 
@@ -43,7 +43,7 @@ def test_a_file_of_another_model_or_method_is_refused_and_nothing_changes(tmp_pa
         load_state(Magnitude(other, sgd(other), 0.5), path)
     with pytest.raises(ValueError, match="not the state of RigL"):
         RigL(third, sgd(third), 0.5, steps=1000).load_state_dict({"masks": {}, "steps": 0, "threshold": 1.0})
-    save_compressed(small, path)
+    save(small, path)
     with pytest.raises(ValueError, match="is no zosam sparse state"):
         load_state(sparse, path)
     path.write_bytes(path.read_bytes()[:50])
@@ -59,7 +59,7 @@ def test_a_compressed_model_is_small_and_plain_again(tmp_path, with_masks):
     model = resnet32().to(memory_format=torch.channels_last)
     sparse = SET(model, sgd(model), 0.95, steps=1000)
     path = tmp_path / "model.sparse.safetensors"
-    save_compressed(model, path, sparse.masks if with_masks else None)
+    save(model, path, sparse.masks if with_masks else None)
     dense = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     assert path.stat().st_size < dense / 10
     other = resnet32()
@@ -76,7 +76,7 @@ def test_an_active_weight_that_is_zero_stays_active_in_the_file(tmp_path):
     sparse = SET(model, sgd(model), 0.9, steps=1000)
     with torch.no_grad():
         model.weight.zero_()
-    save_compressed(model, tmp_path / "model", sparse.masks)
+    save(model, tmp_path / "model", sparse.masks)
     assert torch.equal(compressed_masks(tmp_path / "model")["weight"], sparse.masks["weight"])
 
 
@@ -84,7 +84,7 @@ def test_tied_weights_are_written_once(tmp_path):
     model = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
     model[1].weight = model[0].weight
     SET(model, sgd(model), 0.5, steps=1000)
-    save_compressed(model, tmp_path / "model")
+    save(model, tmp_path / "model")
     assert (tmp_path / "model").stat().st_size < 50 * 50 * 4 * 0.8
     other = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 50))
     other.load_state_dict(load_compressed(tmp_path / "model"))
@@ -152,6 +152,6 @@ def test_equal_states_are_equal_files(tmp_path):
     sparse = RigL(model, sgd(model), 0.5, steps=10)
     for i in range(8):
         save_state(sparse, tmp_path / f"state{i}")
-        save_compressed(model, tmp_path / f"model{i}", sparse.masks)
+        save(model, tmp_path / f"model{i}", sparse.masks)
     for kind in ("state", "model"):
         assert len({file.read_bytes() for file in tmp_path.glob(f"{kind}*")}) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -74,6 +75,25 @@ def accelerate(
     return model
 
 
+class FirstBatch:
+    """Waits in front of a model's forward for the first batch, to measure on it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.handle = model.register_forward_pre_hook(self)
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        self.handle.remove()
+        if args and isinstance(args[0], Tensor):
+            accelerate(model, example=args[0])
+
+
+def accelerate_at_first_batch(model: nn.Module) -> nn.Module:
+    """As `accelerate` without `sparse`, for use under `torch.no_grad()`: its example is the first batch that comes."""
+    restore(model)
+    FirstBatch(model)
+    return model
+
+
 def choices(model: nn.Module) -> dict[str, Choices]:
     """What `accelerate` chose for this model, as plain values for a JSON file or a checkpoint.
 
@@ -123,6 +143,8 @@ def restore(model: nn.Module) -> nn.Module:
             module.__dict__.pop("forward")
             if forward.own is not None:
                 module.__dict__["forward"] = forward.own
+    for waiting in _waiting(model):
+        waiting.handle.remove()
     _chosen.pop(model, None)
     return model
 
@@ -135,12 +157,19 @@ def _dispatchers(model: nn.Module) -> dict[str, Dispatcher]:
     return {name: forward for name, forward in found.items() if isinstance(forward, Dispatcher)}
 
 
+def _waiting(model: nn.Module) -> list[FirstBatch]:
+    return [hook for hook in model._forward_pre_hooks.values() if isinstance(hook, FirstBatch)]
+
+
 def report(model: nn.Module) -> str:
     """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
+    if _waiting(model):
+        return "not measured yet: the first batch will be measured, and then runs where it is faster"
     told = []
     for name, dispatcher in _dispatchers(model).items():
         lines: dict[str, list[str]] = {}
-        for (training, size, *_), version in dispatcher.versions.items():
+        measured = sorted(dispatcher.versions.items(), key=lambda item: (not item[0][0], item[0][1]))
+        for (training, size, *_), version in measured:
             when = f"{'training' if training else 'forward'} of {size}"
             for line, gain in (version.describe() if version else {"torch runs all of it": ""}).items():
                 lines.setdefault(line, []).append(f"{gain} {when}".strip())
@@ -148,7 +177,8 @@ def report(model: nn.Module) -> str:
             always = len(cases) == len(dispatcher.versions)  # then only gains are worth a word
             said = ", ".join(c for c in cases if not always or "times" in c)
             told.append(f"{name or 'model'}: {line}" + f" ({said})" * bool(said))
-    return "\n".join(told) or "not accelerated"
+    nothing = "torch runs all of it: the kernels gain nothing here" if model in _chosen else "not accelerated"
+    return "\n".join(told) or nothing
 
 
 def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, whole_ratio, written_down
 from .execute import KernelRegion, Unsupported
-from .regions import Layers, alone, regions, splice
+from .regions import Layers, Region, alone, regions, splice
 from .trace import Inputs, in_order, same, trace
 
 LEAVES = {nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
@@ -26,9 +26,9 @@ NEAR = 2.0  # batch sizes that differ by no more than this factor share a choice
 class Switch(nn.Module):
     """Calls a region on the kernels, or node by node where they cannot take the input or would be slower."""
 
-    def __init__(self, kernels: KernelRegion, plain: GraphModule) -> None:
+    def __init__(self, kernels: KernelRegion, plain: GraphModule, place: str) -> None:
         super().__init__()
-        self.kernels, self.plain = kernels, plain
+        self.kernels, self.plain, self.place = kernels, plain, place
         self.wins, self.why = True, "torch is faster"
         self.ratio: float | None = None  # time in torch / on the kernels, if it was measured now
         self.key = ""  # of that measurement
@@ -66,7 +66,7 @@ class Switch(nn.Module):
         layers = [s for s in self.kernels.region.steps if s.multiplies]
         dense = sum(s.module in self.kernels.dense for s in layers)
         way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else self.why
-        return f"{self.title}: {way}"
+        return f"{self.place}: {way}"
 
 
 @dataclass
@@ -105,8 +105,8 @@ def rewrite(
     if graph is None:
         return None
     found = regions(graph, lambda m: layers.mask(m) is not None)
-    switches = [Switch(KernelRegion(layers, region), alone(graph, region)) for region in found]
     nodes = {node.name: node for node in graph.graph.nodes}
+    switches = [Switch(KernelRegion(layers, region), alone(graph, region), _place(region, nodes)) for region in found]
     for region, switch in zip(found, switches, strict=True):
         splice(graph, region, switch, nodes)
     graph.recompile()
@@ -124,6 +124,13 @@ def rewrite(
         choices.update({case.title(switch): None for switch in switches})
         return None
     return Rewritten(graph, switches, case, ratio)
+
+
+def _place(region: Region, nodes: Mapping[str, Node]) -> str:
+    """From which module of the model to which a region goes, by the names that the user knows them by."""
+    calls = [nodes[step.name] for step in region.steps if step.multiplies] or [nodes[s.name] for s in region.steps]
+    first, last = (str(call.target) if call.op == "call_module" else call.name for call in (calls[0], calls[-1]))
+    return first if first == last else f"{first} to {last}"
 
 
 class Dispatcher:

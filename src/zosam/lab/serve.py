@@ -1,4 +1,4 @@
-"""A trained network, ready to serve: `zosam.load(path)`, and how fast it is: `zosam serve-bench RUN`."""
+"""A trained network, ready to serve: `zosam.load`, and how fast it is: `zosam.serve_bench`, `zosam serve-bench RUN`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zosam.kernels import accelerate, report, restore
+from zosam.kernels import accelerate, accelerate_at_first_batch, report, restore
 from zosam.sparse.save import export, load_compressed, read_tensors
 
 
 def load(path: str | Path, model: nn.Module | None = None, example: Any = None) -> nn.Module:
     """A trained network on the sparse kernels, in eval mode and without gradients.
 
-    `path` is the folder of a finished run, or a file that `zosam.sparse.save` wrote (compressed or dense). The file
-    alone does not say which network it holds: pass `model`, unless it lies in the folder of its run. `example`, one
-    batch or a list of batches as they will come, is what the faster way is measured on; without it the first batch is
-    taken, whose pass is then slower than those that follow.
+    `path` is the folder of a finished run, or a file that `zosam.save` or `zosam export` wrote. A file does not say
+    which network it holds: pass `model`, unless it lies in the folder of its run. `example`, one batch or a list of
+    batches as they will come, is what the faster way is measured on; without it the first batch is taken, whose pass is
+    then slower than those that follow.
     """
     path = Path(path)
     if path.is_dir():
@@ -44,13 +44,7 @@ def load(path: str | Path, model: nn.Module | None = None, example: Any = None) 
     if example is not None:
         return accelerate(model, example=example)
 
-    def first(module: nn.Module, args: tuple[Any, ...]) -> None:
-        hook.remove()
-        if args and isinstance(args[0], Tensor):
-            accelerate(module, example=args[0])
-
-    hook = model.register_forward_pre_hook(first)
-    return model
+    return accelerate_at_first_batch(model)
 
 
 def _state(path: Path) -> dict[str, Tensor]:
@@ -66,15 +60,17 @@ def _finished(folder: Path) -> Any:
 
 
 def serve_bench(
-    model: nn.Module, pictures: Tensor, batches: Sequence[int], seconds: float = 1.0
+    model: nn.Module, inputs: Tensor, batches: Sequence[int] = (1, 8, 64), seconds: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Milliseconds per batch, in turns: on the kernels, in dense torch, and in dense onnxruntime where it is installed.
+    """Latency of a network beside that of the same network dense: one line for each batch size.
 
-    Medians, on as many threads as torch has; `gain` is the time of the fastest dense contestant / that of the kernels.
+    `kernels_ms`, `torch_ms` and, where it is installed, `onnxruntime_ms` are milliseconds per batch, medians of
+    `seconds` in which all take turns, on as many threads as torch has. `per_second` is how many inputs the kernels
+    answer in a second, `gain` the time of the fastest dense one / that of the kernels. Batches are made of `inputs`.
     """
     model.eval().requires_grad_(False)
     plain = restore(model)
-    examples = [_batch(pictures, n) for n in batches]
+    examples = [_batch(inputs, n) for n in batches]
     with tempfile.TemporaryDirectory() as folder:
         session = _session(plain, examples[0], Path(folder))
         last = _channels_last(plain)
@@ -87,8 +83,8 @@ def serve_bench(
                 runs["onnxruntime"] = partial(session.run, None, given)
             took = _in_turns(runs, seconds)
             dense = min(value for name, value in took.items() if name != "kernels")
-            line: dict[str, Any] = {"batch": len(x)} | {name: 1e3 * value for name, value in took.items()}
-            found.append(line | {"pictures per second": len(x) / took["kernels"], "gain": dense / took["kernels"]})
+            line: dict[str, Any] = {"batch": len(x)} | {f"{name}_ms": 1e3 * value for name, value in took.items()}
+            found.append(line | {"per_second": len(x) / took["kernels"], "gain": dense / took["kernels"]})
     return found
 
 

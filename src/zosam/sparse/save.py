@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import save
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from zosam import files
@@ -62,8 +62,9 @@ def saved_masks(path: str | Path) -> dict[str, Tensor]:
     return {name.removeprefix("masks/"): _mask(path, note, tensors, name) for name in names}
 
 
-def save_compressed(model: nn.Module, path: str | Path, masks: Mapping[str, Tensor] | None = None) -> None:
-    """Write a model without its zeros: active weights and one bit per weight; the rest as it is.
+def save(model: nn.Module, path: str | Path, masks: Mapping[str, Tensor] | None = None) -> None:
+    """Write a model without its zeros, to be read by `zosam.load`: active weights and one bit per weight; the rest as
+    it is.
 
     Without `masks`, every tensor that is smaller that way is written so.
     """
@@ -88,7 +89,7 @@ def save_compressed(model: nn.Module, path: str | Path, masks: Mapping[str, Tens
 
 
 def load_compressed(path: str | Path) -> dict[str, Tensor]:
-    """The plain state_dict of a model written by `save_compressed`, for `model.load_state_dict`."""
+    """The plain state_dict of a model written by `zosam.save`, for `model.load_state_dict`."""
     tensors, note = _read(path, MODEL)
     packed = {f"{name}/{part}" for name in note["packed"] for part in ("mask", "active")}
     state = {n: t for n, t in tensors.items() if n not in packed}
@@ -105,7 +106,7 @@ def load_compressed(path: str | Path) -> dict[str, Tensor]:
 
 
 def compressed_masks(path: str | Path) -> dict[str, Tensor]:
-    """The masks in a file written by `save_compressed`."""
+    """The masks in a file written by `zosam.save`."""
     tensors, note = _read(path, MODEL)
     return {name: _mask(path, note, tensors, name, "/mask") for name in note["packed"]}
 
@@ -121,11 +122,11 @@ def export(
     """Write `model` into `folder` as `dense`, `compressed` or `onnx` (which needs an `example` input) and say where."""
     path = Path(folder) / find(FORMS, form, "form to export to")
     if form == "compressed":
-        save_compressed(model, path, masks)
+        save(model, path, masks)
     elif form == "dense":
         state = _plain_state(model)
         tensors = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}
-        files.write(path, save(tensors, {"format": "pt"}))
+        files.write(path, to_bytes(tensors, {"format": "pt"}))
     else:
         _onnx(plain(model), path, example)
     return path
@@ -205,7 +206,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _content(tensors: Mapping[str, Tensor], form: str, note: Mapping[str, Any]) -> bytes:
     """The bytes of a safetensors file, the same for the same content: in its header the library puts what is told of
     a file in any order."""
-    content = save(dict(tensors), {"format": form, "note": json.dumps(note)})
+    content = to_bytes(dict(tensors), {"format": form, "note": json.dumps(note)})
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

@@ -14,7 +14,7 @@ import torch
 
 from zosam.lab.record import NUMBERS
 from zosam.sparse import SET
-from zosam.sparse.save import save_compressed, save_state
+from zosam.sparse.save import save, save_state
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 HUGE = 1 << 40
@@ -56,11 +56,11 @@ def claims(shape, end=64):
     return {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
 
 
-def with_note(save, folder, **note):
+def with_note(write, folder, **note):
     """One of our own files, with another note in it."""
     layer = torch.nn.Linear(8, 8)
     sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, steps=1000)
-    save(layer, sparse, folder / "whole")
+    write(layer, sparse, folder / "whole")
     content = (folder / "whole").read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
     head = json.loads(content[8 : 8 + size])
@@ -70,7 +70,7 @@ def with_note(save, folder, **note):
 
 
 def compressed(folder, shape):
-    return with_note(lambda m, s, p: save_compressed(m, p, s.masks), folder, packed={"weight": shape})
+    return with_note(lambda m, s, p: save(m, p, s.masks), folder, packed={"weight": shape})
 
 
 def state(folder, shape):

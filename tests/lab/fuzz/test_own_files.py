@@ -27,7 +27,7 @@ from zosam.sparse.save import (
     load_compressed,
     load_state,
     read_tensors,
-    save_compressed,
+    save,
     save_state,
     saved_masks,
 )
@@ -116,7 +116,7 @@ def test_sparse_states(tmp_path, kind):
 
 def test_compressed_models(tmp_path):
     path, now = tmp_path / "model", training()
-    save_compressed(now.model, path, now.sparse.masks)
+    save(now.model, path, now.sparse.masks)
     content = path.read_bytes()
 
     def check(content):

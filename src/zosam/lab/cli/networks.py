@@ -127,13 +127,13 @@ def serve_bench(
         output.write(found)
         return
     console.print(plain(f"{ways}\n"), soft_wrap=True, highlight=False)
-    names = [name for name in ("kernels", "torch", "onnxruntime") if name in found[0]]
+    names = [name for name in ("kernels", "torch", "onnxruntime") if f"{name}_ms" in found[0]]
     heads = ["batch", *(f"{name}, ms" for name in names), "pictures/s", "gain"]
     columns = [Column(head, rank, right=True) for rank, head in enumerate(heads)]
     rows: list[Cells | Text] = []
     for line in found:
-        times = [f"{line[name]:.2f}" for name in names]
-        rows.append([str(line["batch"]), *times, f"{line['pictures per second']:,.0f}", f"{line['gain']:.2f}"])
+        times = [f"{line[f'{name}_ms']:.2f}" for name in names]
+        rows.append([str(line["batch"]), *times, f"{line['per_second']:,.0f}", f"{line['gain']:.2f}"])
     show_table(console, columns, rows)
     if "onnxruntime" not in names:
         console.print(plain("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime"), highlight=False)
