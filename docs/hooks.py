@@ -50,6 +50,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     markdown = re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", r"](examples/\1.md)", markdown)
     markdown = re.sub(r"!\[[^\]]*\]\((?:\.\./)?(assets/[\w-]+\.svg)\)", lambda found: _inline(found[1]), markdown)
     markdown = re.sub(
+        r"^<!-- not run: needs (\w+), so make test-ecosystem runs it -->$",
+        r'<p class="not-run">Needs \1; <code>make test-ecosystem</code> runs it.</p>\n', markdown, flags=re.M,
+    )  # fmt: skip
+    markdown = re.sub(
         r"^<!-- not run: (.*) -->$", r'<p class="not-run">Not run by the tests: \1.</p>\n', markdown, flags=re.M
     )
     if "<!-- commands -->" in markdown:
