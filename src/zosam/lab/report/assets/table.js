@@ -81,8 +81,9 @@ function comparisonView(settings, versus = "SGD") {
       { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: `${setting.time}, × passes` })));
   const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), rest = settings.filter((setting) => !compared.includes(setting));
   const node = el("div", {}, ...compared.slice(0, 6).map(block));
-  for (const [some, words] of [[compared.slice(6), "more settings"], [rest, "settings without a pair to compare"]]) {
-    if (some.length) node.append(el("details", { class: "rest" }, el("summary", {}, `${some.length} ${words}`), ...some.map(block)));
+  for (const [some, words] of [[compared.slice(6), "more"], [rest, "without a pair to compare"]]) {
+    const noun = some.length === 1 ? "setting" : "settings", told = words === "more" ? `more ${noun}` : `${noun} ${words}`;
+    if (some.length) node.append(el("details", { class: "rest" }, el("summary", {}, `${some.length} ${told}`), ...some.map(block)));
   }
   return {
     node,
