@@ -164,12 +164,6 @@ def test_every_layer_can_be_given_some_weights():
     assert [m.tolist() for m in masks(sparse)] == [[[True, True], [False, False]], [[False, True]]]
 
 
-def test_a_least_number_of_weights_is_refused_where_each_layer_has_its_count():
-    model = layers([[9.0, 8.0], [7.0, 6.0]], [[0.1, 0.2]])
-    with pytest.raises(ValueError, match="min_per_layer is for layers that compete"):
-        Magnitude(model, sgd(model), 0.5, min_per_layer=1, budget="uniform")
-
-
 def test_what_cannot_be_scored_is_refused_and_nothing_is_pruned():
     model = two_layers()
     with pytest.raises(ValueError, match="pass loss="):

@@ -86,8 +86,6 @@ class Sparsity(Report, MaskHooks):
         if min_per_layer is not None:
             self.min_per_layer = min_per_layer
         self.n_active, self.n_active_by_layer = self._budget(budget, over)
-        if min_per_layer and self.n_active_by_layer:
-            raise ValueError('min_per_layer is for layers that compete, with budget="global": here each has its count')
         self.masks: Masks = {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
         self.watchers: list[Callable[[], None]] = []  # called after every change of the masks
         self._bind(optimizer)
