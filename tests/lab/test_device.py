@@ -153,7 +153,7 @@ def test_the_kernels_refuse_a_model_that_is_elsewhere():
         ({"workers": "2"}, "workers must be a whole number"),
         ({"compile": "yes"}, "compile must be true or false"),
         ({"device": None}, "device must be text"),
-        ({"checkpoint_minutes": 0}, "checkpoint_minutes must be above 0"),
+        ({"checkpoint_minutes": -1}, "checkpoint_minutes must be 0 or more"),
     ],
 )
 def test_where_to_train_is_checked(where, message):

@@ -4,6 +4,7 @@ What to train, said once and checked as it is said:
 run            Run, its address, and run()
 settings       things chosen by name, every default filled in
 spelling       values as text and back
+one_spelling   one address for equal trainings, however they are written
 radius         how far the optimizer climbs: a number or a schedule
 lr_schedules   schedules of the learning rate
 length         a longer training, stretched as a whole

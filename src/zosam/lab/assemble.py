@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from zosam.lab.settings import Choice, Kind
 from zosam.lab.train import classification, take_step
 from zosam.lab.where import Where
 from zosam.names import settings_of
-from zosam.optim import Scale, SharpnessAware
+from zosam.optim import SharpnessAware
 from zosam.sparse import METHODS, Sparsity
 
 if TYPE_CHECKING:
@@ -209,37 +208,6 @@ def rho_of(what: Run) -> float | Choice | None:
     if own is None and "sigma" not in what.optimizer.settings:
         own = getattr(cls, "usual_rho", None)
     return own
-
-
-def one_spelling(what: Run) -> Choice:
-    """The optimizer of a run as it stands in an address, whichever way it was written."""
-    found = what.optimizer
-    if found.name in optim.PRESETS:
-        found = _spelled_out(found)
-    if what.rho == 0 and found.name in optim.OPTIMIZERS:
-        return OPTIMIZER.read("sgd")  # at rho = 0 every method is its base
-    settings, scale = dict(found.settings), found.settings.get("scale")
-    if isinstance(scale, Scale) and scale == Scale(scale.metric):
-        settings["scale"] = scale.metric
-    if found.name == "sam" and (scale == "element" or (isinstance(scale, Scale) and scale.metric == "element")):
-        del settings["scale"]
-        settings["eta"] = scale.eta if isinstance(scale, Scale) else Scale.eta
-        found = Choice("asam", "", settings)
-    same = settings == found.settings and found.name == what.optimizer.name
-    return found if same else OPTIMIZER.read(str(Choice(found.name, "", settings)))
-
-
-@cache
-def _spelled_out(preset: Choice) -> Choice:
-    """A preset such as zosam.fast as the optimizer that it makes, with the settings in which that one differs."""
-
-    def base() -> torch.optim.Optimizer:
-        return torch.optim.SGD([nn.Parameter(torch.zeros(1, 1))], lr=0.1, momentum=0.9)
-
-    made = optim.PRESETS[preset.name](base(), **preset.settings)
-    plain = type(made)(base()).settings()
-    settings = {n: getattr(made, n) for n, text in made.settings().items() if text != plain[n]}
-    return OPTIMIZER.read(str(Choice(made.method().lower(), "", settings)))
 
 
 _FINE: set[Any] = set()  # a table has thousands of runs that differ in what cannot be wrong here

@@ -18,13 +18,14 @@ from typing import Any, Literal, get_type_hints
 
 from zosam.distributed.ranks import joined
 from zosam.lab import checkpoints, data, models
-from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, one_spelling, rho_of
+from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
 from zosam.lab.claim import check_same, claim
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
+from zosam.lab.one_spelling import one_spelling
 from zosam.lab.preempt import stoppable
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record

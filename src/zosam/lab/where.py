@@ -33,7 +33,7 @@ class Where:
     accelerate: bool = False
     """Run sparse layers on the sparse CPU kernels, where these are measured to be faster."""
     checkpoint_minutes: float = 10.0
-    """Minutes between checkpoints within an epoch; one is written after every epoch as well."""
+    """Minutes between checkpoints within an epoch, 0 for one after every step; one more ends every epoch."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Loggers beside the CSV files, which are always written: tensorboard, wandb."""
     log_every: int = 100
@@ -48,8 +48,8 @@ class Where:
                 object.__setattr__(self, name, typed(name, getattr(self, name), wanted))
         for name in self.log:
             find({known: known for known in LOGS}, name, "log")
-        if not self.checkpoint_minutes > 0:
-            raise ValueError(f"checkpoint_minutes must be above 0, not {self.checkpoint_minutes}")
+        if self.checkpoint_minutes < 0:
+            raise ValueError(f"checkpoint_minutes must be 0 or more, not {self.checkpoint_minutes}")
         if self.log_every < 0:
             raise ValueError(f"log_every must be 0 or more, not {self.log_every}")
         if self.threads is not None and self.threads < 1:

@@ -33,9 +33,7 @@ class MaskHooks(MaskState):
 
     dense_gradients: ClassVar[bool] = False  # the optimizer's state sees pruned weights too, and keeps it as they grow
     revives: ClassVar[bool] = False  # weights that come back bring a stored value and state, instead of zero
-    update_reads_gradient: ClassVar[bool] = (
-        False  # updates may ask for `gradient`, so that the dense one must be computed
-    )
+    update_reads_gradient: ClassVar[bool] = False  # updates may ask for `gradient`: the dense one must be computed
     at_start: ClassVar[bool] = True  # whether step 0 may change the masks as well
     every: int = 1  # steps from one update to the next
     end: float = math.inf  # the step from which on the masks stay

@@ -23,9 +23,7 @@ class Periodic(Sparsity):
     until: float = 0.75  # the share of a training after which the paper leaves the masks alone
     at_start: ClassVar[bool] = False
     needs_length: ClassVar[bool] = True  # whether the schedule depends on the length of the training
-    update_reads_gradient: ClassVar[bool] = (
-        True  # False where no update asks for `gradient`: saves computing the dense one
-    )
+    update_reads_gradient: ClassVar[bool] = True  # False where no update asks for `gradient`: saves the dense one
 
     def __init__(
         self,
