@@ -46,17 +46,17 @@ def with_loss_known(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     return (args[0], lambda: loss), {k: v for k, v in kwargs.items() if k != "closure"}
 
 
-def overflowed(optimizer: Optimizer) -> bool:
-    """Whether a GradScaler lets this optimizer step only for it to see that its gradients are not finite."""
+def unscaled(optimizer: Optimizer) -> bool:
+    """Divide gradients by the scale of the GradScaler, which leaves that to fused optimizers: methods look at them.
+
+    False where it lets the optimizer step only for that to see that its gradients are not finite.
+    """
     found: Tensor | None = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found)
-
-
-def unscale(optimizer: Optimizer) -> None:
-    """Divide gradients by the scale of the GradScaler, which leaves that to fused optimizers: methods look at them."""
+    if found is not None and bool(found):
+        return False
     scale: Tensor | None = getattr(optimizer, "grad_scale", None)
-    if scale is None:
-        return
-    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    torch._foreach_div_(grads, scale)
-    optimizer.grad_scale = None  # type: ignore[attr-defined]
+    if scale is not None:
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_div_(grads, scale)
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+    return True

@@ -24,7 +24,7 @@ from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
 from zosam.optim.vector import forget, mask_of, set_mask
 from zosam.sparse.agreement import require_same
-from zosam.sparse.base_optimizers import bases, overflowed, unscale, with_loss_known
+from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
 
 
@@ -249,12 +249,12 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = overflowed(optimizer) or (not optimizer.state and state_hooks.is_rehearsal(optimizer))
+        scaled = hasattr(optimizer, "found_inf")  # a GradScaler lets it step
+        rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
+        self._rehearsal = rehearsal or (scaled and not unscaled(optimizer))
         if self._rehearsal:
             return None
-        unscale(optimizer)
-        if len(args) > 1 or kwargs:
-            args, kwargs = with_loss_known(args, kwargs)
+        args, kwargs = with_loss_known(args, kwargs) if len(args) > 1 or kwargs else (args, kwargs)
         if optimizer is self.optimizers[0]:
             self._lead()
         elif not self._begun:
