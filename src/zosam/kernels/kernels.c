@@ -45,6 +45,7 @@ typedef int32_t M __attribute__((vector_size(LANES * 4)));
 typedef double D __attribute__((vector_size(LANES * 4))); /* half as many numbers, in a register as wide */
 typedef int64_t N __attribute__((vector_size(LANES * 4)));
 #define HALF (LANES / 2)
+#define LINE 16 /* floats in a cache line */
 
 #define ALWAYS static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -52,6 +53,16 @@ typedef int64_t N __attribute__((vector_size(LANES * 4)));
 
 ALWAYS V load(const float *p) { return *(const V *)p; }
 ALWAYS void store(float *p, V v) { *(V *)p = v; }
+/* Past the caches: the line is not read from memory before it is written, and pushes out nothing that is needed now. */
+ALWAYS void store_past(float *p, V v) {
+#if defined(__AVX512F__) && LANES == 16
+    __builtin_ia32_movntps512(p, v);
+#elif defined(__AVX2__) && LANES == 8
+    __builtin_ia32_movntps256(p, v);
+#else
+    store(p, v);
+#endif
+}
 ALWAYS V splat(float f) { return f - (V){}; }
 /* Written with comparisons that are false for NaN, so that NaN passes as it does in torch. */
 ALWAYS V relu(V v) { return (V)((M)v & ~(v < 0.0f)); }
@@ -144,6 +155,7 @@ typedef struct { /* relu(xs * (x - xc) + xb + ys * (y - yc) + yb + z); vectors p
     float *out;         /* also stored here, if not NULL */
     const float *m;     /* and multiplied by this, if not NULL */
     int64_t activation; /* those other than RELU take x alone */
+    int64_t past;       /* `out` is stored past the caches */
 } Source;
 
 typedef struct { /* out = gate(v + bias + add), with two sums per channel */
@@ -153,6 +165,7 @@ typedef struct { /* out = gate(v + bias + add), with two sums per channel */
     const float *with, *center;       /* sums v and v * (with - center); if NULL, v and v * v (shifted) */
     float *stats;                     /* [blocks][channels][3][LANES]: shift, first sum, second sum */
     int64_t activation;
+    int64_t past; /* `out` is stored past the caches, where tiles of a convolution make it */
 } Sink;
 
 typedef struct { /* active weights by group and row: offsets into a band, and where the value lies in the weight */
@@ -226,6 +239,9 @@ static void work_off(int me) {
             pool.work(pool.job, me, chunk, pool.chunks);
         }
     }
+#if defined(__SSE__)
+    __builtin_ia32_sfence(); /* what went past the caches is there before anybody is told that the work is done */
+#endif
 }
 
 static void *worker(void *argument) {
@@ -384,6 +400,9 @@ static int64_t chunks_for(int64_t blocks, int threads, int64_t sums, int64_t val
                  n = (backwards) ? to_ - 1 : from_;                                                          \
          i_ < to_; i_++, n += (backwards) ? -1 : 1)
 
+/* Inside of that: the block after n, -1 if n is the last. */
+#define NEXT_BLOCK(n, backwards) (i_ + 1 == to_ ? -1 : (backwards) ? n - 1 : n + 1)
+
 /* All ones in the lanes that hold an image; a batch rarely fills the last block. */
 ALWAYS M real_lanes(int64_t images, int64_t block) {
     M mask;
@@ -415,7 +434,7 @@ ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, in
         if (s->m) v *= load(s->m + at + i);
         v = (V)((M)v & lanes);
         store(band + i, v);
-        if (flags & WITH_OUT) store(out + i, v);
+        if (flags & WITH_OUT) s->past ? store_past(out + i, v) : store(out + i, v);
     }
 }
 
@@ -456,12 +475,44 @@ static void fill(const Source *s, int64_t base, int64_t plane, int64_t channels,
 #undef CASE
 }
 
+/* ---- fetching ahead ---------------------------------------------------------------------------------- */
+
+/* What the next band reads, fetched a few lines at a time while the tiles of this one are computed: a band takes a short
+ * run of each channel, too short for the CPU to see the pattern by itself. */
+typedef struct {
+    const float *from[3];
+    int64_t streams, at, left, run, skip, channels, each;
+    int64_t hop; /* from a tile to the next one, where a Sink reads on */
+} Ahead;
+
+/* `run` floats from `at` on in each of so many channels, spread over `turns`. */
+static Ahead ahead_of(const Source *s, int64_t at, int64_t plane, int64_t run, int64_t channels, int64_t turns) {
+    Ahead a = {.at = at, .left = run, .run = run, .skip = plane - run, .channels = channels};
+    a.from[a.streams++] = s->x;
+    if (s->y) a.from[a.streams++] = s->y;
+    if (s->z) a.from[a.streams++] = s->z;
+    a.each = run > 0 && turns > 0 ? (channels * ((run + LINE - 1) / LINE) + turns - 1) / turns : 0;
+    return a;
+}
+
+ALWAYS void fetch(Ahead *a) {
+    for (int64_t i = 0; i < a->each; i++) {
+        for (int64_t k = 0; k < a->streams; k++) __builtin_prefetch(a->from[k] + a->at, 0, 2);
+        a->at += LINE;
+        a->left -= LINE;
+        if (a->left > 0) continue;
+        a->at += a->left + a->skip;
+        a->left = a->run;
+        if (--a->channels == 0) a->each = 0;
+    }
+}
+
 /* ---- register tiles -------------------------------------------------------------------------------- */
 
 /* One tile of TR x TC output vectors, for every channel: walk the active weights, then the Sink. */
 ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO, const float *band, int64_t band_row,
                          const Index *a, const Sink *k, float *stats, float *partial, int64_t at, int64_t plane,
-                         int64_t row, int64_t channels, int first) {
+                         int64_t row, int64_t channels, int first, Ahead *ahead) {
 #define AT (at + (q / TC) * row + (q % TC) * SO * LANES)
     const int32_t *start = a->start;
     for (int64_t group = 1; group < a->groups; group++, start += channels) { /* all but the last: partial sums */
@@ -494,6 +545,9 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
                 acc[q] += w * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
             }
         }
+        fetch(ahead);
+        if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) __builtin_prefetch(k->add + AT + ahead->hop, 0, 2);
+        if (k->with) UNROLL for (int q = 0; q < TR * TC; q++) __builtin_prefetch(k->with + AT + ahead->hop, 0, 2);
         if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
         if (k->gate) {
             V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
@@ -505,7 +559,11 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
                 }
             }
         }
-        UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
+        if (k->past && LANES * (SO == 1 ? TC : 1) >= LINE) { /* whole lines */
+            UNROLL for (int q = 0; q < TR * TC; q++) store_past(k->out + AT, acc[q]);
+        } else {
+            UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
+        }
         if (!stats) continue;
         float *moments = stats + c * 3 * LANES;
         s0 = first ? (V){} : load(moments + LANES);
@@ -534,8 +592,9 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
 /* One tile of the output gradient against the band: a dot product per active weight. */
 ALWAYS void weight_tile(const int TR, const int TC, const int SI, const float *band, int64_t band_row, const Index *a,
                         const float *gradient, int64_t gradient_plane, int64_t gradient_row, int64_t channels,
-                        float *sums) {
+                        float *sums, Ahead *ahead) {
     for (int64_t row = 0; row < channels * a->groups; row++) {
+        fetch(ahead);
         int32_t i = a->start[row], end = a->start[row + 1];
         if (i == end) continue;
         V g[16];
@@ -554,25 +613,39 @@ ALWAYS void weight_tile(const int TR, const int TC, const int SI, const float *b
     }
 }
 
-/* Tiles by shape: four columns wide where possible, then two, then one, the narrow ones taller. */
+/* Tiles by shape: as wide as possible, the narrow ones taller, and one row of each for what is left.  AVX-512 has registers
+ * for tiles twice as large. */
+#if defined(__AVX512F__) && LANES == WIDTH
+#define TILES(X) X(0, 2, 8) X(1, 1, 8) X(2, 2, 4) X(3, 1, 4) X(4, 4, 2) X(5, 1, 2) X(6, 8, 1) X(7, 1, 1)
+#define TILE_SHAPES 8
+#define TILE_VECTORS 16
+#else
 #define TILES(X) X(0, 2, 4) X(1, 1, 4) X(2, 4, 2) X(3, 1, 2) X(4, 8, 1) X(5, 1, 1)
-static const int tile_rows[] = {2, 1, 4, 1, 8, 1};
+#define TILE_SHAPES 6
 #define TILE_VECTORS 8
+#endif
+#define TILE_HIGH(i, TR, TC) TR,
+#define TILE_WIDE(i, TR, TC) TC,
+static const int tile_rows[] = {TILES(TILE_HIGH)}, tile_columns[] = {TILES(TILE_WIDE)};
+
+/* How many tiles there are, if all are large. */
+#define TILES_IN(rows, columns) ((rows) * (columns) / TILE_VECTORS)
 
 typedef void (*ProductTile)(const float *, int64_t, const Index *, const Sink *, float *, float *, int64_t, int64_t,
-                            int64_t, int64_t, int);
-typedef void (*WeightTile)(const float *, int64_t, const Index *, const float *, int64_t, int64_t, int64_t, float *);
+                            int64_t, int64_t, int, Ahead *);
+typedef void (*WeightTile)(const float *, int64_t, const Index *, const float *, int64_t, int64_t, int64_t, float *,
+                           Ahead *);
 
 #define PRODUCT(TR, TC, SI, SO)                                                                              \
     static void product_##TR##TC##SI##SO(const float *b, int64_t br, const Index *a, const Sink *k, float *s, \
                                          float *sums, int64_t at, int64_t plane, int64_t row, int64_t n,      \
-                                         int first) {                                                         \
-        product_tile(TR, TC, SI, SO, b, br, a, k, s, sums, at, plane, row, n, first);                         \
+                                         int first, Ahead *ahead) {                                           \
+        product_tile(TR, TC, SI, SO, b, br, a, k, s, sums, at, plane, row, n, first, ahead);                  \
     }
 #define WEIGHT(TR, TC, SI)                                                                                    \
     static void weight_##TR##TC##SI(const float *b, int64_t br, const Index *a, const float *g, int64_t gp,   \
-                                    int64_t gr, int64_t n, float *s) {                                        \
-        weight_tile(TR, TC, SI, b, br, a, g, gp, gr, n, s);                                                   \
+                                    int64_t gr, int64_t n, float *s, Ahead *ahead) {                          \
+        weight_tile(TR, TC, SI, b, br, a, g, gp, gr, n, s, ahead);                                            \
     }
 #define MAKE(i, TR, TC) PRODUCT(TR, TC, 1, 1) PRODUCT(TR, TC, 2, 1) PRODUCT(TR, TC, 1, 2) WEIGHT(TR, TC, 1) WEIGHT(TR, TC, 2)
 TILES(MAKE)
@@ -581,16 +654,17 @@ TILES(MAKE)
 #define ROW12(i, TR, TC) product_##TR##TC##12,
 #define ROW1(i, TR, TC) weight_##TR##TC##1,
 #define ROW2(i, TR, TC) weight_##TR##TC##2,
-static const ProductTile products[3][6] = {{TILES(ROW11)}, {TILES(ROW21)}, {TILES(ROW12)}};
-static const WeightTile weights[2][6] = {{TILES(ROW1)}, {TILES(ROW2)}};
+static const ProductTile products[3][TILE_SHAPES] = {{TILES(ROW11)}, {TILES(ROW21)}, {TILES(ROW12)}};
+static const WeightTile weights[2][TILE_SHAPES] = {{TILES(ROW1)}, {TILES(ROW2)}};
 
 /* Cuts rows x columns into tiles and runs BODY with (r, x, tile). */
 #define EACH_TILE(rows, columns, BODY)                                                        \
     for (int64_t x = 0, wide; x < (columns); x += wide) {                                     \
         int64_t left_ = (columns) - x;                                                        \
-        int kind = left_ >= 4 ? 0 : left_ >= 2 ? 2 : 4;                                       \
-        wide = kind == 0 ? left_ / 4 * 4 : kind == 2 ? 2 : 1;                                 \
-        int64_t step = kind == 0 ? 4 : wide;                                                  \
+        int kind = 0;                                                                         \
+        while (tile_columns[kind] > left_) kind += 2;                                         \
+        int64_t step = tile_columns[kind];                                                    \
+        wide = left_ / step * step;                                                           \
         for (int64_t r = 0; r < (rows);) {                                                    \
             int tile = (rows) - r >= tile_rows[kind] ? kind : kind + 1;                       \
             for (int64_t xx = x; xx < x + wide; xx += step) { BODY }                          \
@@ -612,6 +686,30 @@ static void gather(const Index *index, int64_t count, const float *weight) {
     for (int64_t i = 0; i < count; i++) index->value[i] = weight[index->pick[i]];
 }
 
+/* The rows that are new in the band after this one: `step` of them from row `from` on.  After the last band of block n
+ * comes the first of block `next`, which begins at row 0 and ends at `end`; there is none if `next` < 0. */
+static Ahead next_band(const Source *source, int64_t n, int64_t next, int64_t channels, int64_t plane, int64_t width,
+                       int64_t height, int last, int64_t from, int64_t step, int64_t end, int64_t turns) {
+    if (last) {
+        n = next;
+        from = 0;
+    } else {
+        end = from + step;
+    }
+    if (end > height) end = height;
+    if (n < 0 || end <= from) return (Ahead){};
+    return ahead_of(source, n * channels * plane + from * width * LANES, plane, (end - from) * width * LANES, channels,
+                    turns);
+}
+
+/* The same for the input of a convolution, at output row y. */
+static Ahead next_input(const ConvJob *job, int64_t n, int64_t next, int64_t y, int64_t turns) {
+    const Shape *s = job->shape;
+    int64_t step = s->rows * s->stride, more = s->kernel - s->stride - s->pad;
+    return next_band(job->source, n, next, s->inputs, s->in_plane, s->width, s->height, y + s->rows >= s->out_height,
+                     (y + s->rows) * s->stride + more, step, step + more, turns);
+}
+
 static void forward_part(void *argument, int thread, int64_t chunk, int64_t chunks) {
     const ConvJob *job = argument;
     const Shape *s = job->shape;
@@ -628,11 +726,13 @@ static void forward_part(void *argument, int thread, int64_t chunk, int64_t chun
                  s->side, band_width, s->in_band, lanes, band);
             int64_t base = n * s->outputs * s->out_plane;
             const ProductTile *table = products[s->stride - 1];
+            int64_t turns = s->outputs * TILES_IN(rows, s->out_width);
+            Ahead ahead = next_input(job, n, NEXT_BLOCK(n, job->backwards), y, turns);
             EACH_TILE(rows, s->out_width, {
                 table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
                             job->sink, stats, scratch[thread][PARTIAL].data,
                             base + ((y + r) * s->out_width + xx) * LANES, s->out_plane, s->out_width * LANES, s->outputs,
-                            first);
+                            first, &ahead);
                 first = 0;
             })
         }
@@ -655,7 +755,7 @@ static int conv_forward(const Shape *s, const Source *source, const Index *index
 }
 
 static void input_gradient(const ConvJob *job, int64_t n, int64_t y, int64_t rows, const float *band,
-                           int64_t band_width, float *stats, float *partial, int *first) {
+                           int64_t band_width, float *stats, float *partial, int *first, Ahead *ahead) {
     const Shape *s = job->shape;
     int64_t base = n * s->inputs * s->in_plane, stride = s->stride;
     for (int64_t py = 0; py < stride; py++) {
@@ -665,9 +765,10 @@ static void input_gradient(const ConvJob *job, int64_t n, int64_t y, int64_t row
             if (high > rows) high = rows;
             const ProductTile *table = products[stride == 1 ? 0 : 2];
             EACH_TILE(high, columns, {
+                ahead->hop = (xx + step < x + wide ? step : tile_rows[tile] * s->width - (xx - x)) * stride * LANES;
                 table[tile](band + (r * band_width + xx) * LANES, band_width * LANES, index, job->sink, stats,
                             partial, base + (((y + r) * stride + py) * s->width + xx * stride + px) * LANES, s->in_plane,
-                            stride * s->width * LANES, s->inputs, *first);
+                            stride * s->width * LANES, s->inputs, *first, ahead);
                 *first = 0;
             })
         }
@@ -706,7 +807,8 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
             fill(job->gradient, n * s->outputs * s->out_plane, s->out_plane, s->outputs, s->out_height, s->out_width,
                  y - s->top, y ? border : 0, rows + border, s->rows, s->left, gradient_width, s->out_band, lanes,
                  gradient);
-            int64_t high = y + rows <= s->out_height ? rows : s->out_height - y;
+            int64_t high = y + rows <= s->out_height ? rows : s->out_height - y, next = NEXT_BLOCK(n, job->backwards);
+            Ahead ahead;
             const float *inner = gradient + (s->top * gradient_width + s->left) * LANES;
             if (job->want_bias) {
                 add_bias(inner, s->out_band, gradient_width * LANES, high, s->out_width, s->outputs,
@@ -717,14 +819,20 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
                      y * s->stride - s->pad, y ? overlap : 0, (high - 1) * s->stride + s->kernel,
                      s->rows * s->stride, s->side, band_width, s->in_band, lanes, band);
                 const WeightTile *table = weights[s->stride - 1];
+                ahead = next_band(job->gradient, n, next, s->outputs, s->out_plane, s->out_width, s->out_height,
+                                  y + s->rows >= down, y + s->rows + s->bottom, s->rows, s->rows + s->bottom,
+                                  s->outputs * job->index->groups * TILES_IN(high, s->out_width));
                 EACH_TILE(high, s->out_width, {
                     table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
                                 inner + (r * gradient_width + xx) * LANES, s->out_band, gradient_width * LANES,
-                                s->outputs, sums);
+                                s->outputs, sums, &ahead);
                 })
             }
             if (job->want_input) {
-                input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[thread][PARTIAL].data, &first);
+                int64_t turns = s->inputs * s->stride * s->stride * TILES_IN(rows, across);
+                ahead = job->want_weight ? next_input(job, n, next, y, turns) : (Ahead){};
+                input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[thread][PARTIAL].data, &first,
+                               &ahead);
             }
         }
     }
@@ -1186,7 +1294,7 @@ typedef void (*PixelTile)(const float *, int64_t, const Index *, const Sink *, i
 TILES(MAKE_PIXEL)
 #define PIXEL1(i, TR, TC) pixel_##TR##TC##1,
 #define PIXEL2(i, TR, TC) pixel_##TR##TC##2,
-static const PixelTile pixels[2][6] = {{TILES(PIXEL1)}, {TILES(PIXEL2)}};
+static const PixelTile pixels[2][TILE_SHAPES] = {{TILES(PIXEL1)}, {TILES(PIXEL2)}};
 
 typedef struct {
     const PixelShape *shape;

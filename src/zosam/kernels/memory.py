@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from .operations.norms import BatchNorm
 
 WORTH_LARGE_PAGES = 16 << 20  # bytes
+PAST_CACHES = 1 << 20  # bytes of a buffer from which on it is written past the caches
+IN_PLACE = 12 << 20  # the same, where it takes the place of what was just read
 VECTORS = ("mean", "rstd", "scale", "shift", "gz", "gb")
 ACTIVATIONS: tuple[Activation, ...] = ("", "relu", "gelu", "relu6", "hardswish", "silu")  # by their number in C
-Source = structure("Source", pointers="x xs xc xb y ys yc yb z out m", integers="activation")
-Sink = structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation")
+Source = structure("Source", pointers="x xs xc xb y ys yc yb z out m", integers="activation past")
+Sink = structure("Sink", pointers="out bias add gate gs gc gb with_ center stats", integers="activation past")
 
 
 def room(floats: int) -> Tensor:
@@ -99,6 +101,12 @@ class Memory:
         """Floats between the channels of a buffer."""
         return (pixel_plane if self.pixels else plane)(buffer.height, buffer.width, self.lanes)
 
+    def past(self, buffer: Buffer | None, read: Sequence[Buffer] = ()) -> int:
+        """Whether a large buffer goes past the caches: unless it takes the place of one that is read just then."""
+        if buffer is None:
+            return 0
+        return int(4 * self.size(buffer) >= (IN_PLACE if self.at(buffer) in map(self.at, read) else PAST_CACHES))
+
     def vector(self, norm: BatchNorm, name: str) -> int:
         """The address of one of the per-channel vectors of a norm."""
         if norm not in self.vectors:
@@ -146,6 +154,7 @@ class Memory:
         """A view as a C Source."""
         first = view.terms[0]
         s = Source(activation=ACTIVATIONS.index(view.activation), out=self.at(out), x=self.at(first.buffer))
+        s.past = self.past(out, view.buffers)
         if first.norm is not None:
             s.xs, s.xc, s.xb = (self.vector(first.norm, name) for name in ("scale", "mean", "shift"))
         if len(view.terms) == 2:
@@ -157,7 +166,7 @@ class Memory:
 
     def gradient(self, parts: list[Part], out: Buffer | None = None) -> Any:
         """Contributions to a gradient as a C Source; the one through a norm, if any, comes first."""
-        s = Source(out=self.at(out), x=self.at(parts[0].buffer))
+        s = Source(out=self.at(out), x=self.at(parts[0].buffer), past=self.past(out))
         norm, free = parts[0].norm, ["y", "z"]
         if norm is not None:
             s.xs, s.xb = self.vector(norm, "scale"), self.vector(norm, "gb")
@@ -169,7 +178,7 @@ class Memory:
 
     def sink(self, sink: GradientSink) -> Any:
         """A gradient's sink as a C Sink."""
-        k = Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums))
+        k = Sink(out=self.at(sink.out), add=self.at(sink.add), stats=self.at(sink.sums), past=self.past(sink.out))
         if sink.gate is not None:
             k.gate, k.activation = self.at(sink.gate.buffer), ACTIVATIONS.index(sink.activation)
             if sink.gate.norm is not None:

@@ -198,6 +198,7 @@ class Conv(Op):
             return
         memory = to.memory
         sink = Sink(out=memory.at(self.out), add=memory.at(self.add), stats=memory.at(self.sums))
+        sink.past = memory.past(self.out, self.source.buffers)
         to.script.fill(sink, "bias", to.parameter(self.module, "bias"))
         weight, source = to.parameter(self.module, "weight"), memory.source(self.source, self.made)
         number, more = (PIXEL_CONV, ()) if memory.pixels else (CONV_FORWARD, (backwards,))

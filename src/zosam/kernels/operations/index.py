@@ -97,14 +97,14 @@ def pixel_plane(height: int, width: int, lanes: int) -> int:
     return height * pixel_row(width, lanes) + 16
 
 
-def shape_of(g: Geometry, lanes: int, band_bytes: int = BAND_BYTES) -> ctypes.Structure:
-    """The C view of a geometry: band height chosen so that a band fits the cache."""
+def shape_of(g: Geometry, lanes: int) -> ctypes.Structure:
+    """The C view of a geometry: band height chosen so that a band fits the cache, larger where there is AVX-512."""
     top, left = (-(-(reach - 1 - pad) // g.stride) for reach, pad in zip(g.reach, g.pad, strict=True))
     bottom, right = ((g.stride - 1 + pad) // g.stride for pad in g.pad)
     across = max(-(-g.width // g.stride), g.out_width)
     row_bytes = max(g.inputs * (g.width + 2 * g.pad[1]) * g.stride, g.outputs * (across + left + right)) * lanes * 4
     down = max(-(-g.height // g.stride), g.out_height)
-    rows = max(2, min(down, band_bytes // row_bytes // 2 * 2))
+    rows = max(2, min(down, BAND_BYTES * max(8, lanes) // 8 // row_bytes // 2 * 2))
     in_band = ((rows - 1) * g.stride + g.reach[0]) * (g.width + 2 * g.pad[1]) + 1
     out_band = (rows + top + bottom) * (across + left + right) + 1
     shape: ctypes.Structure = Shape(
