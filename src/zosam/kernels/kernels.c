@@ -495,7 +495,7 @@ static Ahead ahead_of(const Source *s, int64_t at, int64_t plane, int64_t run, i
     return a;
 }
 
-ALWAYS void fetch(Ahead *a) {
+static __attribute__((noinline)) void fetch(Ahead *a) {
     for (int64_t i = 0; i < a->each; i++) {
         for (int64_t k = 0; k < a->streams; k++) __builtin_prefetch(a->from[k] + a->at, 0, 2);
         a->at += LINE;
@@ -509,11 +509,20 @@ ALWAYS void fetch(Ahead *a) {
 
 /* ---- register tiles -------------------------------------------------------------------------------- */
 
+/* Every vector q of a tile of TR x TC, at `p`: rows begin `row` floats apart, vectors `step`.  The compiler is kept from
+ * finding an address for each vector: there are too few registers for so many. */
+#define EACH_VECTOR(p, from, row, step, BODY)                                                        \
+    UNROLL for (int r_ = 0; r_ < TR; r_++) {                                                         \
+        __typeof__(&*(from)) p = (from) + r_ * (row);                                                \
+        __asm__("" : "+r"(p));                                                                       \
+        UNROLL for (int q = r_ * TC; q < (r_ + 1) * TC; q++, p += (step)) { BODY }                   \
+    }
+
 /* One tile of TR x TC output vectors, for every channel: walk the active weights, then the Sink. */
 ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO, const float *band, int64_t band_row,
                          const Index *a, const Sink *k, float *stats, float *partial, int64_t at, int64_t plane,
                          int64_t row, int64_t channels, int first, Ahead *ahead) {
-#define AT (at + (q / TC) * row + (q % TC) * SO * LANES)
+#define EACH_OF(tensor, BODY) EACH_VECTOR(p, (tensor) + at, row, SO *LANES, BODY)
     const int32_t *start = a->start;
     for (int64_t group = 1; group < a->groups; group++, start += channels) { /* all but the last: partial sums */
         for (int64_t c = 0; c < channels; c++) {
@@ -524,11 +533,9 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
             V bias = splat(or_zero(k->bias, c));
             UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = group == 1 ? bias : load(sum + q * LANES);
             for (; i < end; i++) {
-                const float *p = band + a->offset[i];
+                const float *from = band + a->offset[i];
                 V w = splat(a->value[i]);
-                UNROLL for (int q = 0; q < TR * TC; q++) {
-                    acc[q] += w * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
-                }
+                EACH_VECTOR(p, from, SI * band_row, SI * LANES, { acc[q] += w * load(p); })
             }
             UNROLL for (int q = 0; q < TR * TC; q++) store(sum + q * LANES, acc[q]);
         }
@@ -539,30 +546,29 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         const float *sum = partial + c * TR * TC * LANES;
         UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = a->groups == 1 ? bias : load(sum + q * LANES);
         for (int32_t i = start[c], end = start[c + 1]; i < end; i++) {
-            const float *p = band + a->offset[i];
+            const float *from = band + a->offset[i];
             V w = splat(a->value[i]);
-            UNROLL for (int q = 0; q < TR * TC; q++) {
-                acc[q] += w * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
-            }
+            EACH_VECTOR(p, from, SI * band_row, SI * LANES, { acc[q] += w * load(p); })
         }
         fetch(ahead);
-        if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) __builtin_prefetch(k->add + AT + ahead->hop, 0, 2);
-        if (k->with) UNROLL for (int q = 0; q < TR * TC; q++) __builtin_prefetch(k->with + AT + ahead->hop, 0, 2);
-        if (k->add) UNROLL for (int q = 0; q < TR * TC; q++) acc[q] += load(k->add + AT);
+        if (k->add) EACH_OF(k->add + ahead->hop, { __builtin_prefetch(p, 0, 2); })
+        if (k->with) EACH_OF(k->with + ahead->hop, { __builtin_prefetch(p, 0, 2); })
+        if (k->add) EACH_OF(k->add, { acc[q] += load(p); })
         if (k->gate) {
             V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
             if (k->activation > RELU) {
-                for (int q = 0; q < TR * TC; q++) acc[q] *= slope(k->activation, (load(k->gate + AT) - gc) * gs + gb);
-            } else {
-                UNROLL for (int q = 0; q < TR * TC; q++) {
-                    acc[q] = where_positive(acc[q], (load(k->gate + AT) - gc) * gs + gb);
+                for (int q = 0; q < TR * TC; q++) {
+                    const float *gate = k->gate + at + (q / TC) * row + (q % TC) * SO * LANES;
+                    acc[q] *= slope(k->activation, (load(gate) - gc) * gs + gb);
                 }
+            } else {
+                EACH_OF(k->gate, { acc[q] = where_positive(acc[q], (load(p) - gc) * gs + gb); })
             }
         }
         if (k->past && LANES * (SO == 1 ? TC : 1) >= LINE) { /* whole lines */
-            UNROLL for (int q = 0; q < TR * TC; q++) store_past(k->out + AT, acc[q]);
+            EACH_OF(k->out, { store_past(p, acc[q]); })
         } else {
-            UNROLL for (int q = 0; q < TR * TC; q++) store(k->out + AT, acc[q]);
+            EACH_OF(k->out, { store(p, acc[q]); })
         }
         if (!stats) continue;
         float *moments = stats + c * 3 * LANES;
@@ -570,10 +576,10 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         s1 = first ? (V){} : load(moments + 2 * LANES);
         if (k->with) {
             V center = splat(k->center[c]);
-            UNROLL for (int q = 0; q < TR * TC; q++) {
+            EACH_OF(k->with, {
                 s0 += acc[q];
-                s1 += acc[q] * (load(k->with + AT) - center);
-            }
+                s1 += acc[q] * (load(p) - center);
+            })
         } else {
             V shift = first ? acc[0] : load(moments);
             if (first) store(moments, shift);
@@ -586,7 +592,7 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         store(moments + LANES, s0);
         store(moments + 2 * LANES, s1);
     }
-#undef AT
+#undef EACH_OF
 }
 
 /* One tile of the output gradient against the band: a dot product per active weight. */
@@ -601,13 +607,13 @@ ALWAYS void weight_tile(const int TR, const int TC, const int SI, const float *b
         const float *from = gradient + row % channels * gradient_plane;
         UNROLL for (int q = 0; q < TR * TC; q++) g[q] = load(from + (q / TC) * gradient_row + (q % TC) * LANES);
         for (; i < end; i++) {
-            const float *p = band + a->offset[i];
+            const float *from = band + a->offset[i];
             V even = load(sums + (int64_t)i * LANES), odd = {};
-            UNROLL for (int q = 0; q < TR * TC; q++) {
-                V term = g[q] * load(p + (q / TC) * SI * band_row + (q % TC) * SI * LANES);
+            EACH_VECTOR(p, from, SI * band_row, SI * LANES, {
+                V term = g[q] * load(p);
                 if (q % 2) odd += term;
                 else even += term;
-            }
+            })
             store(sums + (int64_t)i * LANES, even + odd);
         }
     }

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..build import CONV_BACKWARD, CONV_FORWARD, MOVE, MOVE_IN, Library
-from ..memory import Sink, Source
+from ..memory import PAST_CACHES, Sink, Source
 from .index import Geometry, LayerIndex, layout_for, plane
 
 
@@ -55,7 +55,7 @@ class SparseLayer(Layer):
         self.out = torch.empty_like(self.y)
 
     def forward(self) -> None:
-        sink = Sink(out=self.out.data_ptr(), stats=self.stats.data_ptr())
+        sink = Sink(out=self.out.data_ptr(), stats=self.stats.data_ptr(), past=4 * self.out.numel() >= PAST_CACHES)
         i = self.index
         self.lib.call(
             CONV_FORWARD, addressof(i.shape), addressof(self.source), addressof(i.forward), self.weight.data_ptr(),
@@ -63,7 +63,7 @@ class SparseLayer(Layer):
         )  # fmt: skip
 
     def backward(self, into: bool = True, of_weight: bool = True) -> None:
-        sink = Sink(out=self.dx.data_ptr() if into else 0)
+        sink = Sink(out=self.dx.data_ptr() if into else 0, past=4 * self.dx.numel() >= PAST_CACHES)
         i = self.index
         self.lib.call(
             CONV_BACKWARD, addressof(i.shape), addressof(self.gradient), addressof(self.source), addressof(i.forward),
