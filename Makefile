@@ -55,7 +55,7 @@ wheel: setup     ## wheels for Linux (x86-64 and aarch64) that carry the compile
 
 docs: setup      ## the documentation, into site/: links checked, nothing asked of the network by its pages
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]' --no-build-isolation
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "Open site/index.html"
 
 lint: setup      ## ruff, mypy --strict, and who may import whom

@@ -49,6 +49,7 @@ def test_an_optimizer_has_one_hue_and_a_sparsity_one_place(report):
     assert seen["sparsities"] == ["dense", "90 %", "95 %"]
     assert seen["styles"]["SGD"] == list(palette.HUES["sgd"])
     assert seen["styles"]["ZO-SAM"] == list(palette.HUES["zosam"])
+    assert len(set(palette.SERIES)) == 12  # as many layers are told apart by colour
     two = palette.shades([("zosam", "ZO-SAM"), ("zosam", "ZO-SAM, fast"), ("unheard of", "X")])
     assert len({light for light, _ in two.values()}) == 3
 

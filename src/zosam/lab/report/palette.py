@@ -21,6 +21,7 @@ ORDER = list(HUES)
 SERIES = (
     ("#0072b2", "#4aa3e8"), ("#d55e00", "#f58b45"), ("#009e73", "#2cc79b"), ("#cc79a7", "#e29cc2"),
     ("#e69f00", "#f0b73c"), ("#56b4e9", "#9bd7f7"), ("#4d4d4d", "#c4c9cf"), ("#999933", "#c8c860"),
+    ("#332288", "#9c90e8"), ("#882255", "#d479a2"), ("#117733", "#5fbf7f"), ("#aa4499", "#d98bcb"),
 )  # fmt: skip
 """For series that belong to no optimizer, in turn."""
 SEQUENTIAL = (
