@@ -114,6 +114,37 @@ def test_weights_put_in_place_of_others_are_noticed_too():
         bare_step(model, optimizer)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_write_that_leaves_no_mark_is_noticed_too(way):
+    wrap, step = WAYS[way]
+    model = net()
+    optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+    sparse = RigL(model, optimizer, 0.8, every=2, steps=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            step(model, optimizer)
+    for p, other in zip(model.parameters(), net().parameters(), strict=True):
+        p.data.copy_(other.data)
+    with pytest.warns(UserWarning, match="are not zero"):
+        step(model, optimizer)
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_parameters_put_in_place_of_others_are_noticed(way):
+    wrap, step = WAYS[way]
+    model = net()
+    optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+    SET(model, optimizer, 0.8, steps=1000)
+    step(model, optimizer)
+    model.load_state_dict(net().state_dict(), assign=True)
+    with pytest.warns(
+        UserWarning, match=r"another parameter is in the place of 0\.weight, 2\.weight \(was .* assign=True"
+    ):
+        step(model, optimizer)
+
+
 # --- gradients -------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from zosam.optim.vector import forget, mask_of, set_mask
 from zosam.sparse.agreement import require_same
 from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
+from zosam.sparse.written import Written
 
 
 class MaskHooks(MaskState):
@@ -157,7 +158,7 @@ class MaskHooks(MaskState):
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
             self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
-        self._written = self._marks()
+        self._written = Written(self.model, self.weights, self.masks)
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -205,13 +206,8 @@ class MaskHooks(MaskState):
     def _mask_weights(self) -> None:
         self._multiply([(w.detach(), self.masks[n]) for n, w in self.weights.items()])
 
-    def _marks(self) -> dict[str, tuple[int, int]]:
-        """For each weight two numbers, one of which changes when somebody writes to it or puts another in its place."""
-        parts = {n: local(w) for n, w in self.weights.items()} if self._held_in_parts else self.weights
-        return {n: (part._version, part.data_ptr()) for n, part in parts.items()}
-
     def is_as_made(self, name: str) -> bool:
-        return name in self._unpruned and self._marks()[name] == self._written[name]
+        return name in self._unpruned and self._written.same(name)
 
     def _watch(self) -> None:
         """Look at the weights before a sharpness-aware step moves them about."""
@@ -229,7 +225,7 @@ class MaskHooks(MaskState):
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
         if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
             return
-        written = [n for n, mark in self._marks().items() if mark != self._written[n]]
+        written = self._written.changed(waits=self.due())
         wrong = self._pruned_but_not_zero(written) if written else {}
         if wrong:
             first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -240,6 +236,7 @@ class MaskHooks(MaskState):
                 stacklevel=4,
             )
             self._mask_weights()
+        self._written.say_if_replaced(type(self).__name__)
 
     def _pruned_but_not_zero(self, names: Sequence[str]) -> dict[str, int]:
         alive = [local(self.weights[n].detach()).masked_fill(local(self.masks[n]), 0).count_nonzero() for n in names]
@@ -296,4 +293,5 @@ class MaskHooks(MaskState):
             self.after_step()
         else:
             self._mask_weights()
-        self._written, self._open = self._marks(), False
+        self._written.note()
+        self._open = False

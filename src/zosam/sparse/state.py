@@ -31,6 +31,7 @@ SHAPES_MASKS = ("pattern", "budget", "over")  # what masks themselves obey, so t
 class MaskState:
     """The part of a `Sparsity` that is saved and loaded."""
 
+    model: nn.Module
     weights: dict[str, nn.Parameter]
     masks: Masks
     target_sparsity: float
