@@ -361,3 +361,21 @@ def test_names_inside_data_parallel_are_plain():
     sparse = SET(nn.DataParallel(model), sgd(model), 0.5, steps=1000)
     assert list(sparse.masks) == ["0.weight"]
     sparse.apply_to(nn.DataParallel(copy.deepcopy(model)))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weight_norm_does_not_divide_by_zero(norm, dim):
+    model = nn.Sequential(norm(nn.Linear(12, 12), dim=dim))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="weight_norm divides each slice by its norm"):
+        SET(model, sgd(model), 0.95, steps=1000)
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    optimizer = sgd(model)
+    sparse = SET(model, optimizer, 0.25, steps=100, every=1)
+    for _ in range(3):
+        model(torch.randn(4, 12)).square().mean().backward()
+        optimizer.step()
+    assert sparse.sparsity == 0.25
+    assert bool(model(torch.randn(4, 12)).isfinite().all())

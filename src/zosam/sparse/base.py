@@ -15,7 +15,7 @@ from zosam.sparse import budgets
 from zosam.sparse.budgets import Budget
 from zosam.sparse.masks import MaskHooks
 from zosam.sparse.patterns import NM, Unstructured, structure
-from zosam.sparse.prunable import Patterns, plain, split
+from zosam.sparse.prunable import Patterns, plain, refuse_empty_slice, split
 from zosam.sparse.report import Report
 from zosam.sparse.state import Masks
 from zosam.sparse.top_k import laid_out_like, top_of_all
@@ -77,6 +77,7 @@ class Sparsity(Report, MaskHooks):
         self.model = plain(model)
         found = split(self.model, include, exclude, dense or (), self.dense if dense is None else None)
         self.weights, self.kept_dense, self.left_out = found.masked, found.kept_dense, found.left_out
+        self._lengths = found.lengths
         if any_sharded(self.weights.values()) and not self.sharded:
             raise ValueError(
                 f"{type(self).__name__} does not work on the parameters of fully_shard: wrap the model in"
@@ -113,6 +114,13 @@ class Sparsity(Report, MaskHooks):
         return steps
 
     # --- what methods are made of ------------------------------------------------------------------------------------
+
+    def commit(self, masks: Masks) -> None:
+        for name in self._lengths.keys() & masks.keys():
+            lasting = whole(masks[name]) if self.revives else whole(masks[name] & self.masks[name])
+            values = lasting if self.revives else whole(self.weights[name].detach()) * lasting  # what grows is zero
+            refuse_empty_slice(name, values, self._lengths[name])
+        super().commit(masks)
 
     def best(self, scores: Mapping[str, Tensor], counts: Counts) -> Masks:
         """Masks of the highest scores: so many of all layers together, or of each."""

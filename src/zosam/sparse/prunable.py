@@ -34,6 +34,7 @@ class Candidate:
     owners: list[tuple[str, nn.Module]] = field(default_factory=list)
     kind: str = "other"  # "layer": pruned unless told otherwise; the others must be asked for by `include`
     problem: str = ""  # why it cannot be pruned as it is, and what to do
+    lengths: nn.Parameter | None = None  # of weight_norm, which divides the slices of this weight by their norms
 
     @property
     def name(self) -> str:
@@ -48,6 +49,7 @@ class Split:
     kept_dense: dict[str, nn.Parameter]  # counts as prunable, but stays dense
     left_out: dict[str, tuple[nn.Parameter, str]]  # does not count, and why
     transposed: set[str]  # of those masked, the ones that keep their inputs first
+    lengths: dict[str, nn.Parameter]  # of those masked, the ones under weight_norm, with the lengths of their slices
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -96,7 +98,7 @@ def candidates(model: nn.Module) -> list[Candidate]:
                 c.kind = "embedding"
             elif kind == "layer":
                 c.kind = "layer"
-            c.problem = c.problem or problem
+            c.problem, c.lengths = c.problem or problem, c.lengths or _lengths(module, attribute)
     return list(found.values())
 
 
@@ -129,6 +131,7 @@ def split(model: nn.Module, include: Patterns, exclude: Patterns, dense: Pattern
         {n: c.weight for n, c in owned.items() if n in kept},
         out,
         {n for n, c in owned.items() if n not in kept and is_transposed(c.owners[0][1])},
+        {n: c.lengths for n, c in owned.items() if n not in kept and c.lengths is not None},
     )
 
 
@@ -207,6 +210,23 @@ def _kind(owner: nn.Module, holder: Any, parametrized: str, attribute: str) -> t
     if isinstance(owner, RECURRENT):
         return ("layer" if attribute.startswith("weight_") else "other"), problem
     return "other", problem
+
+
+def _lengths(holder: nn.Module, attribute: str) -> nn.Parameter | None:
+    """The lengths that weight_norm, the newer or the older, gives to the slices of this parameter."""
+    key = f"{attribute.removesuffix('_v')}_g" if attribute.endswith("_v") else ""
+    if isinstance(holder, ParametrizationList) and attribute == "original1":
+        key = "original0" if type(holder[0]).__name__ == "_WeightNorm" else ""
+    return holder._parameters.get(key)
+
+
+def refuse_empty_slice(name: str, values: torch.Tensor, lengths: torch.Tensor) -> None:
+    """Refuse a weight that weight_norm would divide by zero: each slice that has a length must hold some value."""
+    if not bool(values.ne(0).float().sum_to_size(lengths.shape).all()):
+        raise ValueError(
+            f"{name}: weight_norm divides each slice by its norm, and these masks leave nothing but zeros in some:"
+            " exclude the layer or keep it dense, take a lower sparsity, or remove weight_norm from it"
+        )
 
 
 @torch.no_grad()
