@@ -195,7 +195,7 @@ def test_a_schedule_that_goes_on_otherwise_is_said_once():
     assert sparse.steps == 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make()[1].load_state_dict(state(budget="erk", until=1.0, min_per_layer=0))  # what it prefers, spelled out
+        make()[1].load_state_dict(state(budget="erk", until=1.0))  # what it prefers, spelled out
 
 
 def test_masks_that_nobody_takes_are_refused():
