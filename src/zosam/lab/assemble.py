@@ -199,15 +199,12 @@ def climbs(what: Run) -> bool:
 
 def rho_of(what: Run) -> float | Choice | None:
     """The rho of a run, or its optimizer's own; None for one that never climbs, or whose length is not a rho."""
-    if not climbs(what):
-        return None
-    if what.rho is not None:
-        return what.rho
+    if not climbs(what) or what.rho is not None:
+        return what.rho if climbs(what) else None
     cls = OPTIMIZER.thing(what.optimizer.name)
     own: float | None = settings_of(cls)["rho"].default
-    if own is None and "sigma" not in what.optimizer.settings:
-        own = getattr(cls, "usual_rho", None)
-    return own
+    usual = own is None and "sigma" not in what.optimizer.settings
+    return getattr(cls, "usual_rho", None) if usual else own
 
 
 _FINE: set[Any] = set()  # a table has thousands of runs that differ in what cannot be wrong here
