@@ -18,7 +18,10 @@ from pathlib import Path
 
 from zosam.kernels import build
 
-SANITIZE = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+SANITIZE = (
+    "-g", "-O1", "-fno-omit-frame-pointer", "-fno-var-tracking", "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+)  # fmt: skip
 SIXTEEN = ("-DLANES=16", "-Wno-psabi")
 TESTS = ("test_operations.py", "test_few_pictures.py", "test_rows.py", "test_accelerate.py")
 
