@@ -475,3 +475,20 @@ def test_names_of_a_compiled_model_are_plain(how, tmp_path):
     bare_step(compiled, optimizer)
     assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
     sparse.apply_to(torch.compile(net(), backend="eager"))
+
+
+def test_a_copy_without_its_sparse_method_does_not_train_dense(trial):
+    t = trial("sam", "set")
+    t.step()
+    model, optimizer = copy.deepcopy((t.model, t.optimizer))
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match="copied without the sparse method"):
+        optimizer.step(lambda: model(t.x).square().mean())
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    model, optimizer, sparse = copy.deepcopy((t.model, t.optimizer, t.sparse))
+    for _ in range(2):
+        optimizer.step(lambda: model(t.x).square().mean())
+    assert all(not w[~sparse.masks[n]].any() for n, w in sparse.weights.items())
+    t.sparse.release()
+    model, optimizer = copy.deepcopy((t.model, t.optimizer))
+    optimizer.step(lambda: model(t.x).square().mean())

@@ -57,6 +57,10 @@ class Register:
         self.wrapper = wrapper
         self.add("sharpness_aware", wrapper)
 
+    def is_masked(self) -> bool:
+        """Whether a sparse method masks weights of this optimizer."""
+        return any(key == "sparsity" for key, _ in self.holders)
+
     def save(self, base: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         params = list(_params(base))
         beside: dict[int, dict[str, Any]] = {id(p): {} for p in params}
@@ -103,6 +107,23 @@ def register(base: Optimizer) -> Register:
     """The register of `base`; a copy of an optimizer has one of its own, without holders."""
     owners = (getattr(hook, "__self__", None) for hook in base._optimizer_state_dict_post_hooks.values())
     return next((owner for owner in owners if isinstance(owner, Register)), None) or Register(base)
+
+
+def require_masks(base: Optimizer) -> None:
+    """Refuse the first step of a copy whose sparse method was left behind: it would train dense."""
+
+    found = False
+
+    def check(*_: Any) -> None:
+        nonlocal found
+        found = found or register(base).is_masked()  # later the method may be released
+        if not found:
+            raise RuntimeError(
+                "this optimizer was copied without the sparse method that masks its weights, and would train a dense"
+                " network: copy or pickle them together, deepcopy((model, optimizer, sparse))"
+            )
+
+    base.register_step_pre_hook(check)
 
 
 def first_parameter(base: Optimizer) -> Tensor:
