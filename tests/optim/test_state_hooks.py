@@ -129,9 +129,9 @@ def test_copies_go_their_own_way(copied, first):
 
 
 def test_a_copy_does_not_step_the_original():
-    model, optimizer, _ = make()
+    model, optimizer, sparse = make()
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    other, twin = copy.deepcopy((model, optimizer))
+    other, twin, _masks = copy.deepcopy((model, optimizer, sparse))
     before = [p.clone() for p in model.parameters()]
     train(other, twin, 0, 2)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
