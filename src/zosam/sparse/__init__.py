@@ -13,7 +13,6 @@ prunable         which weights of a model can be pruned
 top_k            the k best of many scores
 base_optimizers  the optimizers that a method works on
 agreement        ranks that train together have the same masks
-written          who else has written the weights since the last step
 state            what is saved of a method, in the optimizer's state_dict
 save             sparse models in files
 report           what users ask: how sparse, where, at what cost

@@ -22,11 +22,11 @@ from zosam.distributed.fsdp import any_sharded, local, shared_like
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
+from zosam.optim.snapshot import Written
 from zosam.optim.vector import forget, mask_of, set_mask
 from zosam.sparse.agreement import require_same
 from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
 from zosam.sparse.state import Masks, MaskState, SavedPart
-from zosam.sparse.written import Written
 
 
 class MaskHooks(MaskState):
