@@ -39,7 +39,7 @@ TOGETHER = (
 )  # fmt: skip
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")
-TYPICAL = {"zosam", None, "rigl"}  # an optimizer and methods that go with all others
+TYPICAL = {"zosam", "rigl"}  # an optimizer and a method that go with all others
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
@@ -240,6 +240,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("optimizer_name", [*sorted(OPTIMIZERS), *scaled])
     elif which is not None:
         metafunc.parametrize(which, methods)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more for every two cores: a third of the time tests wait, for ranks, browsers and children."""
+    return 3 * (os.cpu_count() or 2) // 2
 
 
 @pytest.hookimpl(optionalhook=True)

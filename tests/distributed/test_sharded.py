@@ -73,7 +73,7 @@ def train(names, method, settings):
     found = {}
     for name in names:
         model, optimizer, _ = build(name, method, settings)
-        steps(model, optimizer, 0, 9)
+        steps(model, optimizer, 0, 7)
         found[name] = numbers(model)
     return found
 
