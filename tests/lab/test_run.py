@@ -70,10 +70,27 @@ def test_equal_trainings_have_equal_addresses():
         ({"rho": 0.1}, {"rho": "late:0,0.1"}),
         ({"rho": 0.1}, {"rho": "linear:0.1,0.1"}),
         ({"schedule": "steps"}, {"schedule": "steps:at=(7.5,11.25)"}),
+        ({"method": "dense"}, {"method": "random", "sparsity": 0}),
+        ({"method": "dense"}, {"method": "snip", "sparsity": 0}),
+        ({"method": "rigl:every=50"}, {"method": "rigl:every=50,candidates=1"}),
+        ({"rho": 0.1}, {"rho": 0.1, "optimizer": "zosam:decide=central(radius=0.1)"}),
     ]:
         assert Run(**one) == Run(**other)
         assert len({Run(**one), Run(**other)}) == 1
         assert Run(**one).key == Run(**other).key != Run(seed=1, **one).key
+
+
+def test_trainings_that_are_only_nearly_equal_have_addresses_of_their_own():
+    for one, other in [
+        ({"method": "dense"}, {"method": "rigl", "sparsity": 0}),  # its updates take the place of steps
+        ({"method": "rigl"}, {"method": "rigl:candidates=0.5"}),
+        ({"rho": 0.2}, {"rho": 0.2, "optimizer": "zosam:decide=central(radius=0.1)"}),
+        (
+            {"rho": "linear:0.1,0.2"},
+            {"rho": "linear:0.1,0.2", "optimizer": "zosam:decide=central(radius=0.1)"},
+        ),
+    ]:
+        assert Run(**one).key != Run(**other).key
 
 
 def test_what_has_no_effect_comes_back_when_it_has():

@@ -279,6 +279,43 @@ def test_pythons_and_numpys_random_streams_move_as_in_one_pass(name):
     assert after == (random.random(), float(np.random.rand()))  # noqa: NPY002
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("draws", [1, 2])
+@pytest.mark.parametrize("name", ["sam", "zosam"])
+def test_half_of_a_pair_of_numpys_normal_numbers_is_handed_out_once(name, draws, waiting):
+    """The bits of the stream do not move when the second normal number of a pair is handed out."""
+    model = net()
+    optimizer, drawn = OPTIMIZERS[name](sgd(model)), []
+
+    def closure():
+        drawn.append(tuple(np.random.randn(draws)))  # noqa: NPY002
+        return loss_of(model)
+
+    def begin():
+        np.random.seed(3)  # noqa: NPY002
+        np.random.randn(1 if waiting else 2)  # noqa: NPY002
+
+    begin()
+    optimizer.step(closure)
+    after = tuple(np.random.randn(3))  # noqa: NPY002
+    begin()
+    assert set(drawn) == {tuple(np.random.randn(draws))}  # noqa: NPY002
+    assert after == tuple(np.random.randn(3))  # noqa: NPY002
+
+
+def test_another_bit_generator_of_numpys_is_left_in_its_place():
+    model, before = net(), np.random.get_bit_generator()
+    optimizer, drawn = OPTIMIZERS["sam"](sgd(model)), []
+    try:
+        np.random.set_bit_generator(np.random.MT19937(3))
+        optimizer.step(lambda: (drawn.append(float(np.random.rand())), loss_of(model))[1])  # noqa: NPY002
+        after = float(np.random.rand())  # noqa: NPY002
+        np.random.set_bit_generator(np.random.MT19937(3))
+        assert [*drawn, after] == [first := float(np.random.rand()), first, float(np.random.rand())]  # noqa: NPY002
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def penalty(model, by):
     """A loss with a gradient inside: by the inputs, as physics-informed networks have it, or by the weights."""
     x = X.clone().requires_grad_()

@@ -25,7 +25,7 @@ from zosam.lab.claim import check_same, claim
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
-from zosam.lab.one_spelling import one_spelling
+from zosam.lab.one_spelling import one_method, one_optimizer
 from zosam.lab.preempt import stoppable
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
@@ -118,8 +118,9 @@ class Run:
         if self.ema is not None and not 0 <= self.ema < 1:
             raise ValueError(f"ema must be at least 0 and below 1, not {self.ema}")
         self._stretch()
+        object.__setattr__(self, "method", one_method(self))
         if OPTIMIZER.knows(self.optimizer):
-            optimizer = one_spelling(self)
+            optimizer = one_optimizer(self)
             if optimizer.name not in (self.optimizer.name, "sgd"):
                 object.__setattr__(self, "rho", rho_of(self))
             object.__setattr__(self, "optimizer", optimizer)

@@ -217,7 +217,7 @@ class Passes:
 
     def take(self) -> Snapshot:
         """Buffers and random streams as they are now."""
-        return Snapshot(self.modules.all(), self.params()[0].device)
+        return Snapshot(self.modules.all(), self.params()[0].device, self._start)
 
     def begin_again(self) -> None:
         """Be as before the step, for a pass that leaves its traces."""

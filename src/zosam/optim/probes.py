@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import torch
@@ -150,10 +151,8 @@ class Central:
             weights.append(1 / (2 * self.delta) if self.delta is not None else length / (2 * reach))
             differences.append(up - down)
         found = [d or TIE for d in optimizer.agreed(differences)]
-        total = torch.zeros_like(drawn[0])
-        for u, weight, difference in zip(drawn, weights, found, strict=True):
-            total = total + u * (weight * difference)
-        return total
+        terms = (u * (weight * d) for u, weight, d in zip(drawn, weights, found, strict=True))
+        return reduce(torch.add, terms)
 
     def passes(self, probes: int) -> float:
         """Forward passes for so many probes."""

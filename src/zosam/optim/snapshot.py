@@ -3,12 +3,14 @@ changed between two steps, noticed: the weights."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet, ref
 
 import numpy as np
@@ -134,10 +136,12 @@ def _compiles() -> bool:
 
 
 class Snapshot:
-    """The buffers of some modules and the random streams, as they are now."""
+    """The buffers of some modules and the random streams, as they are now; `since`: earlier in the same step."""
 
-    def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
-        self.streams = Streams(device)
+    streams: Streams
+
+    def __init__(self, modules: Sequence[nn.Module], device: torch.device, since: Snapshot | None = None) -> None:
+        self.streams = Streams(device, None if since is None else since.streams)
         self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
         for module in modules:
             if module._buffers:
@@ -173,8 +177,11 @@ class Snapshot:
 class Streams:
     """Random streams that a pass may draw from: torch's on the CPU and on the device, numpy's and Python's own."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._cpu, self._python, self._numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    _numpy: NumpyStream
+
+    def __init__(self, device: torch.device, since: Streams | None = None) -> None:
+        self._cpu, self._python = torch.get_rng_state(), random.getstate()
+        self._numpy = NumpyStream(None if since is None else since._numpy)
         self._module = None if device.type in {"cpu", "meta"} else torch.get_device_module(device)
         self._device, self._state = device, None
         if self._module is not None:
@@ -183,9 +190,38 @@ class Streams:
     def restore(self) -> None:
         torch.set_rng_state(self._cpu)
         random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
+        self._numpy.restore()
         if self._module is not None:
             self._module.set_rng_state(self._state, self._device)
+
+
+class NumpyStream:
+    """The state of numpy's global stream, which takes long to copy in and out.
+
+    So its bits are compared first, with those that it had earlier in the same step (`since`). They tell all unless half
+    of a pair of normal numbers waits to be handed out.
+    """
+
+    _bits: bytes | None
+    _bits_tell: bool
+
+    def __init__(self, since: NumpyStream | None = None) -> None:
+        self._bits = _numpy_bits()
+        same = since is not None and since._bits_tell and since._bits == self._bits
+        self._state: Any = since._state if same and since else np.random.get_state(legacy=False)  # noqa: NPY002
+        self._bits_tell = self._bits is not None and not self._state["has_gauss"]
+
+    def restore(self) -> None:
+        if not self._bits_tell or _numpy_bits() != self._bits:
+            np.random.set_state(self._state)  # noqa: NPY002
+
+
+def _numpy_bits() -> bytes | None:
+    """The memory of numpy's generator; None where it is another one than numpy's own."""
+    generator = np.random.mtrand.get_bit_generator()
+    if type(generator) is not np.random.MT19937:
+        return None
+    return ctypes.string_at(generator.ctypes.state_address, 2500)  # 624 words and a position
 
 
 class Written:
@@ -195,41 +231,45 @@ class Written:
     """
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
-        self._weights, self._masks = weights, masks
-        self._in_parts = any_sharded(weights.values())
+        self._names, self._weights, self._masks = list(weights), list(weights.values()), list(masks.values())
+        self._in_parts = any_sharded(self._weights)
         names = {id(w): n for n, w in weights.items()}
         held = [(m, key, p) for m in model.modules() for key, p in m._parameters.items() if id(p) in names]
-        self._owners = [] if self._in_parts else [(m, key, names[id(p)]) for m, key, p in held]
-        self._marks: dict[str, tuple[int, int]] = {}
-        self._samples: dict[str, tuple[tuple[int, int], Tensor | None]] = {}
+        self._owners = [] if self._in_parts else [(m, key, p, names[id(p)]) for m, key, p in held]
+        self._marks: list[tuple[int, int]] = []
+        self._sampled: list[tuple[int, int]] = []  # of each layer, the mask and the memory that its sample is of
+        self._samples: list[Tensor | None] = [None] * len(self._names)
+        self._waits = False  # samples lie on a device that would have to be waited for
         self.note()
 
     def note(self) -> None:
         """They are right as they are now."""
         self._marks = self._now()
-        if self._in_parts:
+        sampled = [(mask._version, at) for mask, (_, at) in zip(self._masks, self._marks, strict=True)]
+        if sampled == self._sampled or self._in_parts:
             return
-        for name, mask in self._masks.items():
-            key = (mask._version, self._marks[name][1])
-            if self._samples.get(name, (None,))[0] != key:
-                self._samples[name] = key, _pruned_entry(self._weights[name], mask)
+        for i, key in enumerate(sampled):
+            if not self._sampled or key != self._sampled[i]:
+                self._samples[i] = _pruned_entry(self._weights[i], self._masks[i])
+        self._sampled = sampled
+        self._waits = any(s is not None and s.device.type != "cpu" for s in self._samples)
 
     def same(self, name: str) -> bool:
-        return self._now()[name] == self._marks[name]
+        return self._now()[at := self._names.index(name)] == self._marks[at]
 
     def changed(self, waits: bool) -> list[str]:
         """Layers that somebody else has written; `waits`: whether it may wait for a device to look at samples."""
-        found = [n for n, mark in self._now().items() if mark != self._marks[n]]
-        if found or self._in_parts:
-            return found
-        samples = [s for _, s in self._samples.values() if s is not None]
-        if not samples or not (waits or all(s.device.type == "cpu" for s in samples)):
-            return found
-        return list(self._weights) if bool(torch.stack(samples).any()) else found
+        now = self._now()
+        if now != self._marks:
+            return [n for n, mark, was in zip(self._names, now, self._marks, strict=True) if mark != was]
+        if self._waits and not waits:
+            return []
+        samples = [s for s in self._samples if s is not None]
+        return list(self._names) if samples and bool(torch.stack(samples).any()) else []
 
     def say_if_replaced(self, method: str) -> None:
         """Say which weights are in the model no more, but others in their place."""
-        gone = [n for module, key, n in self._owners if module._parameters.get(key) is not self._weights[n]]
+        gone = [n for module, key, weight, n in self._owners if module._parameters.get(key) is not weight]
         if gone:
             warnings.warn(
                 f"{method}: another parameter is in the place of {', '.join(gone[:3])} (was a state loaded with"
@@ -237,10 +277,10 @@ class Written:
                 stacklevel=5,
             )
 
-    def _now(self) -> dict[str, tuple[int, int]]:
+    def _now(self) -> list[tuple[int, int]]:
         """For each weight two numbers, one of which changes when somebody writes to it or puts other data in it."""
-        parts = {n: local(w) for n, w in self._weights.items()} if self._in_parts else self._weights
-        return {n: (part._version, part.data_ptr()) for n, part in parts.items()}
+        parts = [local(w) for w in self._weights] if self._in_parts else self._weights
+        return [(part._version, part.data_ptr()) for part in parts]
 
 
 def _pruned_entry(weight: Tensor, mask: Tensor) -> Tensor | None:

@@ -84,6 +84,7 @@ class ActiveWeights:
         self.device = params[0].device if params else torch.device("cpu")
         self.widest = widest(self.device)
         self._order = [memory_order(p) for p in self.parts]
+        self._turned = [order != sorted(order) for order in self._order]
         self._views = [_view(p, order) for p, order in zip(self.parts, self._order, strict=True)]
         self._places = [v.data_ptr() for v in self._views]
         self._index = [
@@ -130,10 +131,11 @@ class ActiveWeights:
 
         Whether all were as they had been left; then the weights are the vector.
         """
-        now, parts = self.versions(), vector.split(self.sizes)
+        now = self.versions()
         if not self.sharded and versions == now and self._places == [p.data_ptr() for p in self.parts]:
             self.write(vector)
             return True
+        parts = vector.split(self.sizes)
         for i, (p, view) in enumerate(zip(self.params, self._views, strict=True)):
             if local(p).data_ptr() != view.data_ptr():  # moved, as by model.to()
                 self._put(i, p.detach(), parts[i])
@@ -186,11 +188,12 @@ class ActiveWeights:
         if not vector.numel() and self.shards.world == 1:
             return vector
         tiny = torch.finfo(vector.dtype).tiny
-        largest = vector.abs().amax() if vector.numel() else vector.new_zeros(())
+        lowest, highest = vector.aminmax() if vector.numel() else vector.new_zeros(2)
+        largest = torch.maximum(-lowest, highest)
         if self.shards.world > 1:
             largest = self.shards.max(largest, "norms")
         scaled = vector / largest.clamp_min(tiny)
-        return scaled / self.norm(scaled).clamp_min(tiny)
+        return scaled.div_(self.norm(scaled).clamp_min(tiny))
 
     def cosine(self, a: Tensor, b: Tensor) -> Tensor:
         return self.dot(self.unit(a), self.unit(b))
@@ -207,11 +210,11 @@ class ActiveWeights:
         """Changes exactly when the active weights would: another storage or layout, or other masks."""
         parts = [local(p) for p in self.params] if self.sharded else self.params
         written = self._versions([m for m in masks if m is not None])
-        return [[(p.data_ptr(), p.stride()) for p in parts], list(map(id, masks)), written]
+        return [*map(Tensor.data_ptr, parts), *map(Tensor.stride, parts), *map(id, masks), *written]
 
     def _versions(self, tensors: Sequence[Tensor]) -> list[int]:
         """A number for each that changes with every write: to the tensor, or to this rank's part of it."""
-        return [t._version + local(t)._version if self.sharded else t._version for t in tensors]
+        return [t._version + local(t)._version for t in tensors] if self.sharded else [t._version for t in tensors]
 
     def _refuse_complex(self) -> None:
         if any(p.is_complex() for p in self.params):
@@ -225,9 +228,9 @@ class ActiveWeights:
         return [self.sizes] if self.shards.world == 1 else [s.tolist() for s in self.shards.gather(mine, "sizes")]
 
     def _flat(self, tensor: Tensor, i: int) -> Tensor:
-        tensor = local(tensor)
-        dense = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-        return dense.detach().permute(self._order[i]).reshape(-1)
+        tensor = local(tensor) if self.sharded else tensor
+        dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+        return dense.permute(self._order[i]).reshape(-1) if self._turned[i] else dense.reshape(-1)
 
     def _join(self, flats: Sequence[Tensor | None]) -> Tensor:
         parts = []
