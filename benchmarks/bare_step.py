@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import time
@@ -124,7 +125,18 @@ def main() -> None:
     for side in sides.values():
         side.terminate()
     if arguments.out:
-        arguments.out.write_text(json.dumps({"steps": arguments.steps, "rows": rows}, indent=1) + "\n")
+        from zosam.machine import cpu_name  # of this tree; the other one may have none
+
+        commits = {name: commit(tree) for name, tree in trees.items()}
+        made_with = {"torch": torch.__version__, "machine": platform.machine(), "cpu": cpu_name(), **commits}
+        found = {"made_with": made_with, "steps": arguments.steps, "rows": rows}
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def commit(tree: Path) -> str:
+    """The commit that is checked out there."""
+    command = ["git", "-C", str(tree), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -96,18 +96,22 @@ class ZOSAM(SharpnessAware):
     def climb(self, closure: Closure) -> Tensor:
         kept = self._kept()
         if kept is None:
-            kept = self.estimate(closure)
+            kept = self._estimate(closure)
             self._keep(kept)
         return self.along(kept)
 
     def estimate(self, closure: Closure) -> Tensor:
         """What the probes make of the gradient, in units of the scale: T times the gradient, on average."""
-        probes = self.probes()
         try:
-            found = self.decide(self, probes, closure)
+            return self._estimate(closure)
         finally:
             self._perturbation.restore()
-        return found / len(probes) if isinstance(self.probe, Gaussian) else found
+
+    def _estimate(self, closure: Closure) -> Tensor:
+        """The same; the weights are left where the last probe was, from where the step goes on."""
+        probes = self.probes()
+        found = self.decide(self, probes, closure)
+        return found / len(probes) if isinstance(self.probe, Gaussian) and len(probes) > 1 else found
 
     def probes(self) -> Sequence[Tensor]:
         """The vectors to probe along in this step."""
