@@ -241,7 +241,12 @@ def _name(arm: Arm, differ: list[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or abs(value) >= 0.01:
+        return f"{value:g}"
+    digits, _, exponent = f"{value:e}".partition("e")
+    return f"{float(digits):g}e{int(exponent)}"  # 5e-4, as the field writes a weight decay
 
 
 def _apart(setting: Setting, others: list[Setting]) -> str:
