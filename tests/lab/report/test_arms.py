@@ -25,9 +25,9 @@ def test_arms_of_one_name_are_told_apart_throughout(line):
     lines += [line(0.5, optimizer="sam", rho=0.2, epochs=8)]  # the only one of its setting: rho tells nothing apart
     names = sorted(arm.name for arm in arms_of(lines, {Run(optimizer="sam").optimizer.whole: "Sharp"}))
     assert names == [
-        "SGD, weight decay 0.0001",
-        "SGD, weight decay 0.0005",
-        "SGD, weight decay 0.0005",
+        "SGD, weight decay 1e-4",
+        "SGD, weight decay 5e-4",
+        "SGD, weight decay 5e-4",
         "Sharp",
         "Sharp",
     ]
@@ -44,7 +44,7 @@ def test_the_reference_is_the_best_sgd_of_the_setting(line):
     assert setting.reference.run.weight_decay == 1e-3
     gap = setting.gaps["SAM"]  # 62 - 60 and 63 - 61; seed 2 has no pair
     assert (gap.mean, gap.n) == (pytest.approx(2), 2)
-    assert setting.gaps["SGD, weight decay 0.0001"].mean == pytest.approx(-10)
+    assert setting.gaps["SGD, weight decay 1e-4"].mean == pytest.approx(-10)
 
 
 def test_other_lengths_and_sparsities_are_other_settings(line):

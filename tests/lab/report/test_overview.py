@@ -107,7 +107,7 @@ def test_a_missing_corruption_leaves_a_gap_and_no_mean(lines):
 def test_tuning_is_a_map_of_rho_and_weight_decay(lines):
     (figure,) = overview.tuning([entry for entry in lines if is_trial(entry)])
     assert figure["rows"] == ["no rho", "rho 0.05", "rho 0.1", "rho 0.2"]  # SGD takes none
-    assert figure["columns"] == ["decay 0.0005", "decay 0.001"]
+    assert figure["columns"] == ["decay 5e-4", "decay 1e-3"]
     assert [panel["name"] for panel in figure["panels"]] == ["SGD", "SAM"]
     assert figure["panels"][1]["values"][2] == pytest.approx([70.05, 70.1])
     assert figure["panels"][1]["values"][0] == [None, None]
