@@ -236,11 +236,12 @@ def _run(description: str) -> Run:
 
 
 def _name(arm: Arm, differ: list[str]) -> str:
-    told = [f"{key.replace('_', ' ')} {_short(arm.run.description.get(key))}" for key in differ]
+    told = [f"{key.replace('_', ' ')} {short(arm.run.description.get(key))}" for key in differ]
     return ", ".join((arm.optimizer_name, *told))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A setting as the field writes it."""
     if not isinstance(value, float):
         return str(value)
     if value == 0 or abs(value) >= 0.01:
@@ -255,7 +256,7 @@ def _apart(setting: Setting, others: list[Setting]) -> str:
     differ = [key for key in SAME if len({run.description.get(key) for run in alike}) > 1]
     own = setting.arms[0].run
     told = {key: getattr(own, key) for key in differ}
-    return "".join(f", {key.replace('_', ' ')} {_short(value)}" for key, value in told.items())
+    return "".join(f", {key.replace('_', ' ')} {short(value)}" for key, value in told.items())
 
 
 def _order(arm: Arm) -> tuple[Any, ...]:

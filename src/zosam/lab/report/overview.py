@@ -9,7 +9,7 @@ from typing import Any
 
 from zosam.lab.measure.convergence import LABELS, Unit, mean_curve
 from zosam.lab.measure.estimate import Estimate
-from zosam.lab.report.arms import Arm, Line, Setting, arms_of, clock_of, front, units_of, unsteady
+from zosam.lab.report.arms import Arm, Line, Setting, arms_of, clock_of, front, short, units_of, unsteady
 from zosam.lab.report.finding import hardware
 
 Figure = dict[str, Any]
@@ -100,7 +100,7 @@ def _row(arm: Arm, setting: Setting, clock: Unit) -> dict[str, Any]:
         "gap": interval(setting.gaps.get(arm.name)),
         "seconds": arm.mean_cost(clock),
         "passes": arm.mean_cost("passes") / reference.mean_cost("passes") if reference else None,
-        "note": f"weight decay {arm.run.weight_decay:g}, {_rho(arm)}",
+        "note": f"weight decay {short(arm.run.weight_decay)}, {_rho(arm)}",
     }
 
 
@@ -217,7 +217,7 @@ def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> li
             "note": f"Accuracy on held-out training pictures after the last epoch; {arms[0].task};"
             f" {_counted(sorted({len(a.lines) for a in arms}))} of each, other seeds than those reported.",
             "rows": rhos,
-            "columns": [f"decay {decay:g}" for decay in decays],
+            "columns": [f"decay {short(decay)}" for decay in decays],
             "value": "validation accuracy, %",
             "panels": [{"name": name, "values": [[v.get((r, d)) for d in decays] for r in rhos]}
                        for name, v in values.items()],
