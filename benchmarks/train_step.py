@@ -1,11 +1,12 @@
 """Whole training steps with and without the sparse kernels, as ratios to dense SGD in the same run.
 
-    python benchmarks/train_step.py [resnet32 ...] [--sparsity 0.9 0.95 0.98] [--threads 1 2] [--out step.json]
+    python benchmarks/train_step.py [resnet32 ...] [--sparsity 0.9 0.95] [--threads 1 2] [--out step.json]
 
 Each number of threads has a process of its own, which never changes it. In every round each contestant takes, in
 turns and through the public interface, a step to warm up and one on the clock; fast, which probes in every other step,
 two and two. Its figure is the median over rounds of dense SGD's time in the round / its own, for one step; the JSON
-holds that of the least times too. "masked-dense" is ZO-SAM on the same sparse model without the kernels; dense SGD
+holds that of the least times too. "ZO-SAM pair" takes the same step as "ZO-SAM" with a graph for each of its probes, so
+that it needs no third forward; "masked-dense" is ZO-SAM on the same sparse model without the kernels; dense SGD
 under bf16 autocast joins in where the CPU has bf16. The last column is what the most threads gain over the fewest.
 `--clock cpu` counts the CPU time of the process, for one thread on a busy machine; more threads need `--clock wall` and
 an idle one. With --out bar charts land beside the JSON.
@@ -29,7 +30,7 @@ from torch.nn import functional as F
 
 from zosam.kernels import accelerate, doctor, report
 from zosam.lab.models import deit_tiny, resnet20, resnet32, resnet32_he, resnet50_cifar, wrn28_10
-from zosam.optim import SAM, ZOSAM
+from zosam.optim import SAM, ZOSAM, Pair
 from zosam.sparse import METHODS
 
 Step = Callable[[], object]
@@ -45,6 +46,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda base: SAM(base, rho=0.0),  # at rho = 0 it is its base optimizer
     "SAM": lambda base: SAM(base, rho=0.05),
     "ZO-SAM": lambda base: ZOSAM(base, rho=0.05),
+    "ZO-SAM pair": lambda base: ZOSAM(base, rho=0.05, decide=Pair()),
     "ZO-SAM fast": lambda base: ZOSAM.fast(base, rho=0.05),
 }
 EVERYBODY = ["dense SGD", "dense SGD bf16", "masked-dense ZO-SAM", *KINDS]
@@ -73,12 +75,13 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, weight_decay=5e-4, fused=True)
 
 
-def sparse(network: str, sparsity: float, kind: str, fast: bool) -> tuple[Step, str]:
+def sparse(network: str, sparsity: float, kind: str, fast: bool, budget: str = "uniform") -> tuple[Step, str]:
     """A step of one optimizer on a sparse model, with or without the kernels; and how its regions run."""
     build, batch, pixels = NETWORKS[network]
     model = build()
     optimizer = KINDS[kind](sgd(model))
-    masks = METHODS["random"](model, optimizer, sparsity, budget="uniform", dense=first_layer(model))
+    dense = first_layer(model) if budget == "uniform" else ()
+    masks = METHODS["random"](model, optimizer, sparsity, budget=budget, dense=dense)
     x, y = torch.randn(batch, 3, pixels, pixels), torch.randint(0, 10, (batch,))
     if fast:
         accelerate(model, masks, x)
@@ -97,24 +100,24 @@ def first_layer(model: nn.Module) -> list[str]:
     return [f"{name}.weight"] if conv.kernel_size == (3, 3) else []
 
 
-def contestants(network: str, level: float, bf16: bool) -> tuple[dict[str, Step], str]:
+def contestants(network: str, level: float, bf16: bool, budget: str) -> tuple[dict[str, Step], str]:
     """A step of each, for as many threads as are set now, and how the regions run."""
     steps: dict[str, Step] = {"dense SGD": dense(network)}
     if bf16:
         steps["dense SGD bf16"] = dense(network, bf16=True)
-    steps["masked-dense ZO-SAM"] = sparse(network, level, "ZO-SAM", fast=False)[0]
+    steps["masked-dense ZO-SAM"] = sparse(network, level, "ZO-SAM", fast=False, budget=budget)[0]
     way = ""
     for kind in KINDS:
-        steps[kind], way = sparse(network, level, kind, fast=True)
+        steps[kind], way = sparse(network, level, kind, fast=True, budget=budget)
     return steps, way
 
 
-def serve(pipe: Connection, network: str, level: float, threads: int, cpu: bool, bf16: bool) -> None:
+def serve(pipe: Connection, network: str, level: float, threads: int, cpu: bool, bf16: bool, budget: str) -> None:
     """In a process of its own: take a step of whoever is named, and tell how long it took."""
     clock = time.process_time if cpu else time.perf_counter
     torch.manual_seed(0)
     torch.set_num_threads(threads)
-    steps, way = contestants(network, level, bf16)
+    steps, way = contestants(network, level, bf16, budget)
     pipe.send((list(steps), way))
     for who in iter(pipe.recv, None):
         period = 2 if who == "ZO-SAM fast" else 1
@@ -126,14 +129,14 @@ def serve(pipe: Connection, network: str, level: float, threads: int, cpu: bool,
 
 
 def compare(
-    network: str, level: float, threads: list[int], rounds: int, only: list[str], cpu: bool, bf16: bool
+    network: str, level: float, threads: list[int], rounds: int, only: list[str], cpu: bool, bf16: bool, budget: str
 ) -> dict[str, Any]:
     """Of every contestant at one sparsity: ratio to dense SGD on as many threads, milliseconds, gain by threads."""
     context = get_context("spawn")
     pipes: dict[int, Connection] = {}
     for n in threads:
         pipes[n], other = context.Pipe()
-        context.Process(target=serve, args=(other, network, level, n, cpu, bf16), daemon=True).start()
+        context.Process(target=serve, args=(other, network, level, n, cpu, bf16, budget), daemon=True).start()
         other.close()  # so that the end of the process ends our waiting for it
     told = {n: pipe.recv() for n, pipe in pipes.items()}
     names = [who for who in told[threads[0]][0] if not only or who in only]
@@ -176,6 +179,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=["resnet32"], choices=[*NETWORKS, []])
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.98])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--budget", choices=["uniform", "erk"], default="uniform", help="what each layer keeps")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[], choices=EVERYBODY, help="ratios are to the first of these")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
@@ -186,12 +190,14 @@ def main() -> None:
         parser.error("--clock cpu counts all threads together: use it with --threads 1")
     cpu = arguments.clock == "cpu"
     print("\n".join(doctor()))
-    record = machine() | {name: getattr(arguments, name) for name in ("threads", "clock", "rounds")} | {"networks": {}}
+    settings = {name: getattr(arguments, name) for name in ("threads", "clock", "rounds", "budget")}
+    record = machine() | settings | {"networks": {}}
     for network in arguments.networks:
         _, batch, pixels = NETWORKS[network]
         levels: dict[str, Any] = {}
         for level in arguments.sparsity:
-            found = compare(network, level, arguments.threads, arguments.rounds, arguments.only, cpu, arguments.bf16)
+            how = arguments.threads, arguments.rounds, arguments.only, cpu, arguments.bf16, arguments.budget
+            found = compare(network, level, *how)
             show(f"{network}, batch {batch}, {level:.0%} sparse", found, arguments.threads)
             levels[f"{level:.0%}"] = found
         record["networks"][network] = {"batch": batch, "pixels": pixels, "sparsity": levels}

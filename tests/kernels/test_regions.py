@@ -112,3 +112,45 @@ def test_code_that_cannot_be_followed_gives_none() -> None:
             return x if x.sum() > 0 else torch.zeros_like(x)
 
     assert trace(Branch()) is None
+
+
+class Unpacks(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.linear, self.way = nn.Linear(4, 6), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        if self.way == "a tensor":
+            q, k, v = y.unflatten(-1, (3, 2)).permute(1, 0, 2)
+        elif self.way == "a part of it":
+            parts = y.permute(1, 0)
+            q, k, v = parts[0], parts[1], parts[2]
+        else:
+            q, k, v = y.chunk(3, dim=-1)
+        return q + 2 * k - v
+
+
+@pytest.mark.parametrize("way", ["a tensor", "a part of it", "a tuple"])
+def test_what_is_unpacked_keeps_its_gradient(way: str) -> None:
+    model, x = Unpacks(way), torch.randn(5, 4)
+    graph = trace(model)
+    assert graph is not None
+    gradients = []
+    for forward in (model, graph):
+        (forward(x) ** 2).sum().backward()
+        gradients.append(model.linear.weight.grad.clone())
+        model.zero_grad()
+    assert torch.allclose(*gradients)
+
+
+def test_a_tensor_that_is_unpacked_has_one_gradient() -> None:
+    graph = trace(Unpacks("a tensor"))
+    assert graph is not None
+    seen, waiting = set(), [graph(torch.randn(5, 4)).grad_fn]
+    while waiting:
+        node = waiting.pop()
+        seen.add(node.name())
+        waiting += [n for n, _ in node.next_functions if n is not None]
+    assert "UnbindBackward0" in seen
+    assert "SelectBackward0" not in seen

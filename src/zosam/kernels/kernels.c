@@ -583,11 +583,19 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
         } else {
             V shift = first ? acc[0] : load(moments);
             if (first) store(moments, shift);
+            V odd0 = {}, odd1 = {}; /* two chains of additions each: one would wait for itself */
             UNROLL for (int q = 0; q < TR * TC; q++) {
                 V d = acc[q] - shift;
-                s0 += d;
-                s1 += d * d;
+                if (q % 2) {
+                    odd0 += d;
+                    odd1 += d * d;
+                } else {
+                    s0 += d;
+                    s1 += d * d;
+                }
             }
+            s0 += odd0;
+            s1 += odd1;
         }
         store(moments + LANES, s0);
         store(moments + 2 * LANES, s1);

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node, Tracer
+from torch.fx import Graph, GraphModule, Node, Tracer
 
 from .operations import convolution, dropping, elementwise, norms, pooling, shortcuts
 from .operations.attention import WAYS, written_out
@@ -61,9 +62,29 @@ def trace(model: nn.Module, given: int = 1) -> GraphModule | None:
                 for part in [*check.users, check]:
                     graph.erase_node(part)
             graph.erase_node(node)
+        _unpack_at_once(graph)
         return GraphModule(root, graph)
     except Exception:
         return None
+
+
+def _unpack_at_once(graph: Graph) -> None:
+    """`q, k, v = x` is traced as three selections, whose gradients are three tensors as large as x: say it is one."""
+    for node in list(graph.nodes):
+        picks = [u for u in node.users if u.target is operator.getitem and u.args[0] is node]
+        if len(picks) == len(node.users) > 1 and sorted(map(_place, picks)) == list(range(len(picks))):
+            with graph.inserting_after(node):
+                parts = graph.call_function(_parts, (node,))
+            for pick in picks:
+                pick.args = (parts, pick.args[1])
+
+
+def _place(pick: Node) -> int:
+    return pick.args[1] if isinstance(pick.args[1], int) else -1
+
+
+def _parts(x: Any) -> Any:
+    return x.unbind() if isinstance(x, Tensor) else x
 
 
 def entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn.Module, Inputs]]:
