@@ -33,9 +33,9 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
     worst: Candidate | None = None
     try:
         for probe, offset in enumerate(offsets):
+            moved = [m.to(h.dtype) for h, m in zip(home, space.dense(offset), strict=True)]
             for sign in (1, -1):
-                moved = space.dense(offset * sign)
-                values = [h + m.to(h.dtype) for h, m in zip(home, moved, strict=True)]
+                values = list(torch._foreach_add(home, moved, alpha=sign))
                 _stand_at(space.params, values)
                 passes.begin_again()
                 with buffers.stand_ins() as copies, torch.enable_grad(), NoBackward(), passes.averaged():
