@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,14 +141,20 @@ def _onnx(model: nn.Module, path: Path, example: Any) -> None:
     if any(importlib.util.find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ImportError("exporting to ONNX needs more packages: pip install 'zosam[onnx]'")
     path.parent.mkdir(parents=True, exist_ok=True)
-    was_training = model.training
+    was_training, log = model.training, logging.getLogger("torch.onnx")
+    level = log.level
     model.eval()
+    log.setLevel(logging.ERROR)  # it tells of other people's packages that are not there
     try:
         batch = torch.export.Dim("batch")
-        torch.onnx.export(
-            model, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), external_data=False, verbose=False
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+            torch.onnx.export(
+                model, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), external_data=False,
+                verbose=False,
+            )  # fmt: skip
     finally:
+        log.setLevel(level)
         model.train(was_training)
 
 
