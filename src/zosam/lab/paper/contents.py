@@ -83,7 +83,7 @@ def _chosen(lines: Iterable[Line], names: dict[str, str], only: str | None) -> l
 
 
 def _questions(book: Book, known: Mapping[str, Line]) -> list[dict[str, Any]]:
-    """The questions of which a training is known: what they compare, group by group."""
+    """The questions of which a pair of trainings is known: what they compare, group by group."""
     found = []
     for name in asked_names():
         if name == TUNING:
@@ -91,7 +91,7 @@ def _questions(book: Book, known: Mapping[str, Line]) -> list[dict[str, Any]]:
         asked = question(name, book)
         runs = {replace(run, seed=seed).key for run in asked.runs() for seed in range(asked.seeds)}
         blocks = overview.comparisons(_groups(asked, known))
-        if blocks:
+        if any(row["gap"] for block in blocks for row in block["rows"]):
             told = f"{len(runs & known.keys())} of {len(runs)} trainings are finished"
             note = f"{told} (zosam evidence {name}). Differences to {asked.versus} are taken seed by seed."
             about = {"name": name, "title": asked.title, "note": note, "versus": asked.versus}
