@@ -74,7 +74,7 @@ def finding(settings: Sequence[Setting]) -> str:
     fields = list(dict.fromkeys(key.replace("_", " ") for s in settings for arm in s.arms for key in arm.differs))
     opening = f"Against SGD{f' in {most} settings' * (most > 1)}"
     opening += f", each at its best {_listed(fields)}," if fields else ","
-    said = []
+    said: list[str] = []
     for verdict, words in SAID.items():
         group = [score for score in known if score.verdict == verdict]
         told = [_told(score, in_full=not said and i == 0) for i, score in enumerate(group[:MOST])]
