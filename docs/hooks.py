@@ -77,7 +77,7 @@ def _report(made: Made) -> Any:
 def _cover(made: Made) -> str:
     """The first figure of a report, what it says and what it was measured on, as a link to all of it."""
     report = _report(made)
-    told = f"{report.lead[2]} Measured on {report.facts['processor']}, torch {report.facts['torch']}."
+    told = f"{report.lead[1]} Measured on {report.facts['processor']}, torch {report.facts['torch']}."
     return (
         f'<figure class="cover" markdown="0"><a href="{made.name}.html"><img src="{made.name}.svg" '
         f'alt="{report.cover["title"]}"></a><figcaption>{html.escape(told)} '

@@ -120,3 +120,31 @@ def test_the_bench_measures_every_batch_size() -> None:
         dense = min(line[name] for name in ("torch_ms", "onnxruntime_ms") if name in line)
         assert line["gain"] == pytest.approx(dense / line["kernels_ms"])
         assert line["per_second"] == pytest.approx(1e3 * line["batch"] / line["kernels_ms"])
+
+
+class ByName(nn.Module):
+    """Takes its inputs by name and gives a dict, as the models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+
+    def forward(self, values: torch.Tensor, weight: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        out = self.net(values)
+        return {"out": out if weight is None else out * weight}
+
+
+@pytest.mark.parametrize("example", [False, True])
+def test_a_network_that_takes_its_inputs_by_name(tmp_path: Path, example: bool) -> None:
+    torch.manual_seed(0)
+    model, batch = ByName().eval(), {"values": torch.randn(6, 32), "weight": torch.tensor(2.0)}
+    with torch.no_grad():
+        model.net[0].weight.mul_(torch.rand(64, 32) > 0.9)
+    path = export(model, tmp_path, "compressed")
+    served = zosam.load(path, ByName(), example=batch if example else None)
+    for _ in range(2):
+        torch.testing.assert_close(served(**batch)["out"], model(**batch)["out"], rtol=1e-4, atol=1e-5)
+    assert "layers sparse" in report(served)
+    found = serve_bench(served, batch, (1, 9), seconds=0.01)
+    assert [line["batch"] for line in found] == [1, 9]
+    assert all(line["kernels_ms"] > 0 and line["torch_ms"] > 0 for line in found)

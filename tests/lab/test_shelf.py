@@ -84,4 +84,4 @@ def test_the_table_and_csv(shelf, capsys, monkeypatch):
     runs(shelf, where=("seed=7",), output=Output(csv=True))
     (told,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (told["status"], told["test_accuracy"], told["seconds"]) == ("stopped", "0.875", "4.0")
-    assert json.loads(told["run"]) == SAM.description
+    assert {key: told[f"run.{key}"] for key in SAM.description} == {k: str(v) for k, v in SAM.description.items()}

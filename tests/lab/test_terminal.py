@@ -82,12 +82,16 @@ def test_names_from_files_are_no_markup():
 
 
 def test_records_as_json_and_as_csv(capsys):
-    records = [{"name": 'a "b", c', "mean": 1.5, "by_seed": {"0": 1.0}}, {"name": "d", "mean": None, "by_seed": {}}]
+    records = [
+        {"name": 'a "b", c', "mean": 1.5, "gap": {"mean": 1.0, "by_seed": {"0": 2}}, "each": [1, 2]},
+        {"name": "d", "mean": None, "gap": None, "each": []},
+    ]
     Output(json=True).write(records)
     assert json.loads(capsys.readouterr().out) == records
     Output(csv=True).write(records)
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    assert rows == [["name", "mean", "by_seed"], ['a "b", c', "1.5", '{"0": 1.0}'], ["d", "", "{}"]]
+    head = ["name", "mean", "gap.mean", "gap.by_seed.0", "each"]
+    assert rows == [head, ['a "b", c', "1.5", "1.0", "2", "[1, 2]"], ["d", "", "", "", "[]"]]
     Output(json=True).write([])
     assert json.loads(capsys.readouterr().out) == []
     with pytest.raises(ValueError, match="--json or --csv"):

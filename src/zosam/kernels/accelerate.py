@@ -79,12 +79,15 @@ class FirstBatch:
     """Waits in front of a model's forward for the first batch, to measure on it."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.handle = model.register_forward_pre_hook(self)
+        self.handle = model.register_forward_pre_hook(self, with_kwargs=True)
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.handle.remove()
+        named = {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
         if args and isinstance(args[0], Tensor):
             accelerate(model, example=args[0])
+        elif named and not args:
+            accelerate(model, example=named)
 
 
 def accelerate_at_first_batch(model: nn.Module) -> nn.Module:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from zosam.kernels import accelerate, accelerate_at_first_batch, report, restore
+from zosam.kernels.trace import Example
 from zosam.sparse.save import export, load_compressed, read_tensors
 
 
@@ -60,13 +61,14 @@ def _finished(folder: Path) -> Any:
 
 
 def serve_bench(
-    model: nn.Module, inputs: Tensor, batches: Sequence[int] = (1, 8, 64), seconds: float = 1.0
+    model: nn.Module, inputs: Example, batches: Sequence[int] = (1, 8, 64), seconds: float = 1.0
 ) -> list[dict[str, Any]]:
     """Latency of a network beside that of the same network dense: one line for each batch size.
 
     `kernels_ms`, `torch_ms` and, where it is installed, `onnxruntime_ms` are milliseconds per batch, medians of
     `seconds` in which all take turns, on as many threads as torch has. `per_second` is how many inputs the kernels
-    answer in a second, `gain` the time of the fastest dense one / that of the kernels. Batches are made of `inputs`.
+    answer in a second, `gain` the time of the fastest dense one / that of the kernels. Batches are made of `inputs`: a
+    tensor, or a dict of them if the model takes its inputs by name (then without onnxruntime).
     """
     model.eval().requires_grad_(False)
     plain = restore(model)
@@ -76,30 +78,48 @@ def serve_bench(
         last = _channels_last(plain)
         accelerate(model, example=examples)
         found = []
-        for x in examples:
-            runs: dict[str, Callable[[], object]] = {"kernels": partial(model, x), "torch": partial(last, x)}
-            if session is not None:
+        for count, x in zip(batches, examples, strict=True):
+            runs: dict[str, Callable[[], object]] = {"kernels": _call(model, x), "torch": _call(last, _last(x))}
+            if session is not None and isinstance(x, Tensor):
                 given = {session.get_inputs()[0].name: x.numpy()}
                 runs["onnxruntime"] = partial(session.run, None, given)
             took = _in_turns(runs, seconds)
             dense = min(value for name, value in took.items() if name != "kernels")
-            line: dict[str, Any] = {"batch": len(x)} | {f"{name}_ms": 1e3 * value for name, value in took.items()}
-            found.append(line | {"per_second": len(x) / took["kernels"], "gain": dense / took["kernels"]})
+            line: dict[str, Any] = {"batch": count} | {f"{name}_ms": 1e3 * value for name, value in took.items()}
+            found.append(line | {"per_second": count / took["kernels"], "gain": dense / took["kernels"]})
     return found
 
 
-def _batch(pictures: Tensor, count: int) -> Tensor:
-    return pictures[torch.arange(count) % len(pictures)].contiguous()
+def _call(model: nn.Module, x: Example) -> Callable[[], object]:
+    return partial(model, x) if isinstance(x, Tensor) else partial(model, **x)
 
 
-def _channels_last(model: nn.Module) -> Callable[[Tensor], object]:
+def _batch(inputs: Example, count: int) -> Example:
+    """So many of the inputs, from the first again where there are fewer; by name each of them that is one per input."""
+    if isinstance(inputs, Tensor):
+        return inputs[torch.arange(count) % len(inputs)].contiguous()
+    size = len(next(iter(inputs.values())))
+    one_each = {name: x.dim() > 0 and len(x) == size for name, x in inputs.items()}
+    return {name: x[torch.arange(count) % size].contiguous() if one_each[name] else x for name, x in inputs.items()}
+
+
+def _channels_last(model: nn.Module) -> nn.Module:
     """The dense network in torch's fastest layout."""
-    own = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return lambda x: own(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
+    own: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return own
 
 
-def _session(model: nn.Module, example: Tensor, folder: Path) -> Any:
-    """The network in onnxruntime, on as many threads as torch has; None where it is not installed."""
+def _last(x: Example) -> Example:
+    """Inputs in torch's fastest layout."""
+    if isinstance(x, Tensor):
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    return {name: y.contiguous(memory_format=torch.channels_last) if y.dim() == 4 else y for name, y in x.items()}
+
+
+def _session(model: nn.Module, example: Example, folder: Path) -> Any:
+    """The network in onnxruntime, on as many threads as torch has; None where it is not installed, or by name."""
+    if not isinstance(example, Tensor):
+        return None
     if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
         return None
     import onnxruntime

@@ -20,6 +20,10 @@ from zosam.lab.spelling import WORDS, arguments, members, pair, pieces, written
 from zosam.names import find, settings_of
 
 Thing = Callable[..., Any]
+SET_BY_RUN = {
+    "rho": "--rho", "sparsity": "--sparsity", "seed": "--seed", "base": "--base", "lr": "--lr", "epochs": "--epochs",
+    "steps": "--epochs", "batch_size": "--batch-size",
+}  # fmt: skip
 _OWN: dict[str, Thing] = {}  # what this process was asked to import
 
 
@@ -64,6 +68,9 @@ class Kind:
             _import(name, self.word)
         thing = self.thing(name)
         known = {n: p for n, p in settings_of(thing).items() if n not in self.given and p.kind is not p.VAR_KEYWORD}
+        for key in (piece.partition("=")[0].strip() for piece in pieces(rest)):
+            if key in self.given and key in SET_BY_RUN:
+                raise ValueError(f"{name}:{rest}: {key} is set by the run itself, with {SET_BY_RUN[key]}: leave it out")
         settings = arguments(thing, name, pieces(rest), known, self.parts)
         defaults = {n: _default(thing, p) for n, p in known.items()}
         missing = [n for n, d in defaults.items() if d is inspect.Parameter.empty and n not in settings]

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -55,17 +55,19 @@ class Output:
             self.write(records)
 
     def write(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Print records; in CSV a mapping or list within is written as JSON, and what one does not have is empty."""
+        """Print records; in CSV what lies in a mapping has columns of its own, as in accuracy.mean; a list is JSON."""
         if not leads():
             return
         if self.json:
             json.dump(records, sys.stdout, indent=1, ensure_ascii=False)
             sys.stdout.write("\n")
             return
-        keys = list(dict.fromkeys(key for record in records for key in record))
+        flat = [dict(_fields(record)) for record in records]
+        found = list(dict.fromkeys(key for record in flat for key in record))
+        keys = [key for key in found if not any(other.startswith(f"{key}.") for other in found)]
         table = csv.writer(sys.stdout, lineterminator="\n")
         table.writerow(keys)
-        table.writerows([[_field(record.get(key, "")) for key in keys] for record in records])
+        table.writerows([[record.get(key, "") for key in keys] for record in flat])
 
 
 Printed = Annotated[Output, tyro.conf.arg(name="")]  # in the signature of a command: --json and --csv
@@ -147,8 +149,13 @@ def _text(cell: str | Text) -> Text:
     return Text(cell) if isinstance(cell, str) else cell
 
 
-def _field(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
+def _fields(record: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys and values as CSV has them."""
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple)) else value
 
 
 def progress_bar(

@@ -73,8 +73,9 @@ class ZOSAM(SharpnessAware):
 
     @classmethod
     def fast(cls, base: Optimizer, rho: float | Schedule = 0.05, *, seed: int = 0) -> ZOSAM:
-        """The cheapest steps that still look at the loss: signs as the direction, probed on an eighth of the batch and
-        kept for two steps. In the second of them the choice is of the batch before: benchmarks/signs.py.
+        """The cheapest steps that still look at the loss: probed on an eighth of the batch, kept for two steps.
+
+        The direction is one of signs. In the second step the choice is of the batch before: benchmarks/signs.py.
         """
         return cls(base, rho, probe=Rademacher(1), decide=Central(batch_fraction=1 / 8), every=2, seed=seed)
 

@@ -144,10 +144,22 @@ def test_the_command_trains_what_is_missing_and_keeps_it(tmp_path, monkeypatch, 
     assert printed[1]["difference"]["n"] == 2
     answers.evidence("list", out=out, cost=True, output=Output(json=True))
     first = json.loads(capsys.readouterr().out)[0]
-    assert (first["finished"], first["missing"]) == ("4", "2")  # three seeds by default
+    assert (first["finished"], first["missing"]) == (4, 2)  # three seeds by default
     assert float(first["core-hours"]) >= 0
     with pytest.raises(ValueError, match="choose from q"):
         answers.evidence("p", out=out)
+
+
+def test_networks_are_tested_on_corrupted_pictures(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(answers, "measure_corruptions", lambda runs, *_: asked.extend(runs))
+    answers.evidence("control", train=False, out=tmp_path)
+    assert asked == []
+    answers.evidence("control", seeds=1, train=False, corrupted=True, out=tmp_path)
+    assert set(asked) == set(question("control", Book(NOWHERE)).runs())
+    for name in ("list", "tuning"):
+        with pytest.raises(ValueError, match="--corrupted would have no effect"):
+            answers.evidence(name, corrupted=True, out=tmp_path)
 
 
 def test_trials_say_whose_they_are(monkeypatch, tmp_path, capsys):

@@ -199,6 +199,9 @@ def test_lines_bring_results_back(tmp_path):
     other = Book.open(tmp_path / "elsewhere", [file])
     assert other.get(SMALL).last == book.get(SMALL).last
     assert other.note(SMALL, "corrupted") == {"accuracy": {"fog": [0.5]}}
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(line(book.get(SMALL)) + "\n")  # of the same run: it takes nothing away
+    assert Book.open(tmp_path / "elsewhere", [file, plain]).note(SMALL, "corrupted") == {"accuracy": {"fog": [0.5]}}
     assert other.get(RUNS[0]) is None
     assert {"torch", "cpu", "zosam"} <= json.loads(file.read_text())["made_with"].keys()
     file.write_text('{"run": {"model": "nothing"}}\n')

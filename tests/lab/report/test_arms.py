@@ -47,6 +47,14 @@ def test_the_reference_is_the_best_sgd_of_the_setting(line):
     assert setting.gaps["SGD, weight decay 1e-4"].mean == pytest.approx(-10)
 
 
+def test_the_best_arm_speaks_for_its_optimizer(line):
+    lines = [line(a, optimizer=o, weight_decay=d) for a, o, d in
+             ((0.5, "sgd", 1e-4), (0.6, "sgd", 1e-3), (0.7, "sam", 1e-4), (0.65, "sam", 1e-3))]  # fmt: skip
+    (setting,) = settings_of(arms_of(lines))
+    assert sorted(arm.name for arm in setting.best) == ["SAM, weight decay 1e-4", "SGD, weight decay 1e-3"]
+    assert {arm.differs for arm in setting.arms} == {("weight_decay",)}
+
+
 def test_other_lengths_and_sparsities_are_other_settings(line):
     lines = [line(0.5, optimizer=o, **run) for o in ("sgd", "sam") for run in ({}, {"epochs": 8}, {"sparsity": 0.95})]
     settings = settings_of(arms_of(lines))
@@ -95,5 +103,6 @@ def test_words():
     assert words(wide) == "ZO-SAM (every 4, probe rademacher(m 2))"
     assert words(run.model) == "ResNet-20 (stem_stride 2)"
     assert words(run.data) == "CIFAR-10 (train 20,000)"
+    assert words(Run(data="cifar10:augment=false,train=20000").data) == "CIFAR-10 (no augment, train 20,000)"
     assert words(run.method) == "MEST (every 40)"
     assert [plain(name) for name in ("wrn28_10", "rwp", "zosam", "sam")] == ["wrn28_10", "RWP", "ZO-SAM", "SAM"]

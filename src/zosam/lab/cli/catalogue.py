@@ -24,8 +24,8 @@ def list_(output: Printed = Output()) -> None:
     from zosam.lab.radius import TABLE
 
     kinds: dict[str, Mapping[str, object]] = {
-        "optimizers": OPTIMIZER.table, "sparse methods": METHOD.table, "networks": MODELS, "data sets": DATA,
-        "learning rates": SCHEDULES, "schedules of rho": TABLE,
+        "optimizers": dict(sorted(OPTIMIZER.table.items())), "sparse methods": METHOD.table, "networks": MODELS,
+        "data sets": DATA, "learning rates": SCHEDULES, "schedules of rho": TABLE,
     }  # fmt: skip
     if not output.is_plain:
         records = [(kind, name, thing) for kind, things in kinds.items() for name, thing in things.items()]

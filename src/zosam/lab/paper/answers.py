@@ -16,6 +16,7 @@ from zosam.lab.paper.evidence import TUNING, Grid, Question, Row, grids, names, 
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.sweep import missing, with_seeds
 from zosam.lab.paper.train_missing import train_missing
+from zosam.lab.paper.value import measure_corruptions
 from zosam.lab.report.finding import duration
 from zosam.lab.run import Run
 from zosam.lab.terminal import Column, Output, Printed, console, show_table
@@ -27,6 +28,7 @@ def evidence(
     seeds: int | None = None,
     budget: str | None = None,
     train: bool = True,
+    corrupted: bool = False,
     shard: str | None = None,
     out: Path = Path("runs"),
     results: tuple[Path, ...] = (),
@@ -46,6 +48,7 @@ def evidence(
         seeds: Seeds per arm; by default what the question says.
         budget: Start no run that would not end within this time, such as 30m or 2h.
         train: With --no-train only show what is there.
+        corrupted: Test the finished networks of CIFAR-10 on CIFAR-10-C, too; `zosam report` then draws it.
         shard: Take only part i of n of the runs, written i/n, for job arrays.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
@@ -60,6 +63,7 @@ def evidence(
             "--budget": budget is not None and shows,
             "--shard": shard is not None and shows,
             "--cost": cost and name != "list",
+            "--corrupted": corrupted and name in ("list", TUNING),
         }
     )
     book, say, records = Book.open(out, results), output.aside(console), []
@@ -71,6 +75,8 @@ def evidence(
         runs = _runs(each, book, seeds)
         if train:
             train_missing(runs, book, each, budget, shard, None, 1, 0, where, say)
+        if corrupted:
+            measure_corruptions([run for run in runs if run.data.name == "cifar10"], book, "small", where, say)
         if each == TUNING:
             records += _show_grids(grids(), book, output)
         else:
@@ -94,8 +100,8 @@ def _listed(name: str, book: Book, seeds: int | None, costs: Costs | None) -> di
     lacking = missing(runs, book)
     asked = None if name == TUNING else question(name, book)
     title = "The settings of every method, by as many trials" if asked is None else asked.title
-    hours = {} if costs is None else {"core-hours": f"{costs.total(lacking) / 3600:.1f}"}
-    done = {"name": name, "finished": str(len(runs) - len(lacking)), "missing": str(len(lacking))}
+    hours = {} if costs is None else {"core-hours": round(costs.total(lacking) / 3600, 1)}
+    done = {"name": name, "finished": len(runs) - len(lacking), "missing": len(lacking)}
     return done | hours | {"title": title + (" (after tuning)" if asked is not None and asked.waits_for else "")}
 
 

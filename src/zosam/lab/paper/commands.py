@@ -248,4 +248,5 @@ def print_records(found: list[dict[str, Any]], output: Output) -> None:
         output.write(found)
         return
     columns = [Column(key, rank, prose=key == "title") for rank, key in enumerate(found[0])]
-    show_table(console, columns, [[Text(str(first), style="bold"), *rest] for first, *rest in map(dict.values, found)])
+    rows = [[Text(str(first), style="bold"), *map(str, rest)] for first, *rest in map(dict.values, found)]
+    show_table(console, columns, rows)

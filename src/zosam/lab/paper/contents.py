@@ -54,7 +54,7 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
         *(("Corrupted pictures", figure) for figure in overview.corruptions(arms)),
         *(("Tuning", figure) for figure in overview.tuning(trials, names)),
     ]
-    lead = [finding(settings), best_use(arms), what_was_run(arms, len(trials) if results is not trials else 0)]
+    lead = [finding(settings), what_was_run(arms, len(trials) if results is not trials else 0), best_use(arms)]
     return Report(
         title="Sparse training, sharpness-aware: what was measured",
         lead=lead if arms else [],
@@ -83,7 +83,7 @@ def _chosen(lines: Iterable[Line], names: dict[str, str], only: str | None) -> l
 
 
 def _questions(book: Book, known: Mapping[str, Line]) -> list[dict[str, Any]]:
-    """The questions of which a training is known: what they compare, group by group."""
+    """The questions of which a pair of trainings is known: what they compare, group by group."""
     found = []
     for name in asked_names():
         if name == TUNING:
@@ -91,7 +91,7 @@ def _questions(book: Book, known: Mapping[str, Line]) -> list[dict[str, Any]]:
         asked = question(name, book)
         runs = {replace(run, seed=seed).key for run in asked.runs() for seed in range(asked.seeds)}
         blocks = overview.comparisons(_groups(asked, known))
-        if blocks:
+        if any(row["gap"] for block in blocks for row in block["rows"]):
             told = f"{len(runs & known.keys())} of {len(runs)} trainings are finished"
             note = f"{told} (zosam evidence {name}). Differences to {asked.versus} are taken seed by seed."
             about = {"name": name, "title": asked.title, "note": note, "versus": asked.versus}
@@ -105,7 +105,7 @@ def _groups(asked: Question, known: Mapping[str, Line]) -> list[Setting]:
     def arm(run: Run | None, label: str) -> Arm | None:
         keys = {} if run is None else {seed: replace(run, seed=seed).key for seed in range(asked.seeds)}
         lines = {seed: known[key] for seed, key in keys.items() if key in known}
-        return Arm(run, lines, name=label) if run is not None and lines else None
+        return Arm(run, lines, label, label) if run is not None and lines else None
 
     found: dict[str, Setting] = {}
     for entry in asked.entries:

@@ -34,7 +34,7 @@ class Book:
                     entry = _entry(text)
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"{file}, line {number} is no record of a run ({error})") from None
-                lines[entry["key"]] = entry
+                lines[entry["key"]] = lines.get(entry["key"], {}) | entry  # what one file has measured, others may lack
         return cls(Path(root), lines)
 
     def entries(self) -> list[dict[str, Any]]:

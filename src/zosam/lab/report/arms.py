@@ -42,6 +42,8 @@ class Arm:
     optimizer_name: str = ""
     name: str = ""
     """That of the optimizer, and what tells the arm from others under the same."""
+    differs: tuple[str, ...] = ()
+    """The fields that tell it from others under the same optimizer."""
 
     @property
     def optimizer(self) -> str:
@@ -99,6 +101,15 @@ class Setting:
     gaps: dict[str, Estimate] = field(default_factory=dict)
     """The paired difference to the reference, by the name of the arm."""
 
+    @cached_property
+    def best(self) -> list[Arm]:
+        """The arm that speaks for each optimizer: of several, the one with the highest mean."""
+        found: dict[str, Arm] = {}
+        for arm in self.arms:
+            other = found.setdefault(arm.optimizer_name, arm)
+            found[arm.optimizer_name] = max(other, arm, key=lambda a: a.estimate.mean)
+        return list(found.values())
+
 
 def family(optimizer: Choice) -> str:
     """The optimizer whose hue it has: a preset is drawn as a variant of what it is a preset of."""
@@ -144,8 +155,9 @@ def arms_of(lines: Iterable[Line], names: Mapping[str, str] | None = None) -> li
     for (*_, name), runs in alike.items():
         fields = [key for key in runs[0].description if len({r.description.get(key) for r in runs}) > 1]
         differ[name] += [f for f in fields if f not in differ[name]]
-    named = [replace(arm, name=_name(arm, differ[arm.optimizer_name])) for arm in arms]
-    return sorted(named, key=_order)
+    told = {name: tuple(fields) for name, fields in differ.items()}
+    named = [replace(arm, differs=told[arm.optimizer_name]) for arm in arms]
+    return sorted((replace(arm, name=_name(arm)) for arm in named), key=_order)
 
 
 def settings_of(arms: Iterable[Arm]) -> list[Setting]:
@@ -219,7 +231,8 @@ def clock_of(arms: Sequence[Arm]) -> Unit:
 def words(choice: Choice) -> str:
     """A choice as people read it: "resnet20:stem_stride=2" is "ResNet-20 (stem_stride 2)"."""
     _, _, settings = str(choice).partition(":")
-    told = re.sub(r"\d{5,}", lambda number: f"{int(number[0]):,}", settings.replace(",", ", ").replace("=", " "))
+    told = re.sub(r"(\w+)=false", r"no \1", settings).replace("=true", "").replace(",", ", ").replace("=", " ")
+    told = re.sub(r"\d{5,}", lambda number: f"{int(number[0]):,}", told)
     return f"{plain(choice.name)} ({told})" if told else plain(choice.name)
 
 
@@ -235,8 +248,8 @@ def _run(description: str) -> Run:
     return Run.read(json.loads(description))
 
 
-def _name(arm: Arm, differ: list[str]) -> str:
-    told = [f"{key.replace('_', ' ')} {short(arm.run.description.get(key))}" for key in differ]
+def _name(arm: Arm) -> str:
+    told = [f"{key.replace('_', ' ')} {short(arm.run.description.get(key))}" for key in arm.differs]
     return ", ".join((arm.optimizer_name, *told))
 
 

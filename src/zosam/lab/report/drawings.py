@@ -71,7 +71,7 @@ def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    names = {arm["name"]: styles[_key(arm)]["color"] for arm in panel["arms"]}
+    names = {arm.get("arm", arm["name"]): styles[_key(arm)]["color"] for arm in panel["arms"]}
     marks = {arm["sparsity"]: styles[_key(arm)]["marker"] for arm in panel["arms"]}
     shown = [Line2D([], [], color=c, linewidth=4, label=n) for n, c in names.items()]
     shown += [Line2D([], [], color="#5c6570", linestyle="", marker=m, label=s) for s, m in marks.items()]
@@ -92,7 +92,7 @@ def _lines(paper: Figure, figure: dict[str, Any]) -> None:
     for row, panel in zip(grid, panels, strict=True):
         for axes, key in zip(row, keys, strict=True):
             _dress(axes, units if key is None else units[key], figure["y"])
-            for series in panel["series"]:
+            for series in (s for s in panel["series"] if s.get("best", True)):
                 named[series["name"]] = _line(axes, series, key, styles[_key(series)], bool(figure.get("log_y")))
             _scales(axes, panel["series"], key, bool(figure.get("log_y")))
             if panel is not figure:

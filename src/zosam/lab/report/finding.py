@@ -11,7 +11,15 @@ from typing import Any
 from zosam.lab.measure.estimate import Estimate
 from zosam.lab.report.arms import Arm, Line, Setting, front, has_cpu_time, plain, units_of
 
-SUBJECT = "zosam"  # the method that this is about; without it the one with the highest mean gain
+VERDICTS = {(True, False): "ahead", (False, True): "behind", (True, True): "both", (False, False): "even"}
+SAID = {
+    "ahead": "{0} {1} ahead",
+    "both": "{0} {1} ahead in some and behind in others",
+    "even": "no difference is seen for {0}",
+    "behind": "{0} {1} behind",
+    "one seed": "one seed cannot tell for {0}",
+}
+MOST = 5  # optimizers that are named of each group
 FACTS = {
     "cpu": "processor",
     "device_name": "device",
@@ -24,10 +32,9 @@ FACTS = {
 
 @dataclass
 class Score:
-    """How an arm did against SGD over the settings in which both were run."""
+    """How an optimizer did against SGD over the settings in which both were run."""
 
     name: str
-    optimizer: str
     gaps: list[Estimate] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
 
@@ -38,49 +45,51 @@ class Score:
     def mean(self) -> float:
         return fmean(gap.mean for gap in self.gaps)
 
+    @property
+    def verdict(self) -> str:
+        """The key of what is said of it."""
+        if all(gap.half_width is None for gap in self.gaps):
+            return "one seed"
+        return VERDICTS[bool(self.count(1)), bool(self.count(-1))]
+
 
 def scores(settings: Iterable[Setting]) -> list[Score]:
-    """Of every arm that was compared with SGD, by name."""
+    """Of every optimizer that was compared with SGD; of several arms in a setting, the best speaks for it."""
     found: dict[str, Score] = {}
     for setting in settings:
-        for arm in setting.arms:
+        for arm in setting.best:
             if arm.name in setting.gaps and setting.reference is not None:
-                score = found.setdefault(arm.name, Score(arm.name, arm.optimizer))
+                score = found.setdefault(arm.optimizer_name, Score(arm.optimizer_name))
                 score.gaps.append(setting.gaps[arm.name])
                 score.costs.append(arm.mean_cost("passes") / setting.reference.mean_cost("passes"))
     return list(found.values())
 
 
 def finding(settings: Sequence[Setting]) -> str:
-    """One sentence on the subject against SGD, and on who else is beyond the spread of seeds."""
-    known = scores(settings)
+    """One sentence: who is ahead of SGD beyond the spread of seeds, who is not, and at which cost."""
+    known = sorted(scores(settings), key=lambda score: -score.mean)
     if not known:
         return "No two optimizers were trained in the same setting, so there is nothing to compare yet."
-    about = [s for s in known if s.optimizer == SUBJECT]
-    subject = max(about or known, key=lambda s: (len(s.gaps), s.name == "ZO-SAM", s.mean))
-    others = [s for s in known if s is not subject]
-    said = [f"{subject.name} against SGD: {_verdict(subject)}"]
-    for sign, word in ((1, "ahead beyond the spread of seeds"), (-1, "behind")):
-        found = sorted((s for s in others if s.count(sign)), key=lambda s: -sign * s.mean)
-        if found:
-            told = [f"{s.name} ({s.count(sign)} of {len(s.gaps)})" for s in found[:4]]
-            said.append(f"{word}: {_listed(told)}{f' and {len(found) - 4} more' * (len(found) > 4)}")
-        elif sign == 1 and others:
-            said.append("no other is ahead beyond the spread of seeds")
-    return "; ".join(said) + "."
+    most = max(len(score.gaps) for score in known)
+    fields = list(dict.fromkeys(key.replace("_", " ") for s in settings for arm in s.arms for key in arm.differs))
+    opening = f"Against SGD{f' in {most} settings' * (most > 1)}"
+    opening += f", each at its best {_listed(fields)}," if fields else ","
+    said: list[str] = []
+    for verdict, words in SAID.items():
+        group = [score for score in known if score.verdict == verdict]
+        told = [_told(score, in_full=not said and i == 0) for i, score in enumerate(group[:MOST])]
+        told += [f"{len(group) - MOST} more"] * (len(group) > MOST)
+        if told:
+            said.append(words.format(_listed(told), "is" if len(told) == 1 else "are"))
+    return f"{opening} {'; '.join(said)}."
 
 
-def _verdict(score: Score) -> str:
-    ahead, behind, n = score.count(1), score.count(-1), len(score.gaps)
-    where = f"{n} setting{'s' * (n != 1)}"
-    if all(gap.half_width is None for gap in score.gaps):
-        word = f"one seed in {where}, which cannot tell"
-    elif ahead == behind == 0:
-        word = f"no difference seen in {where}"
-    else:
-        parts = [f"ahead in {ahead}"] * bool(ahead) + [f"behind in {behind}"] * bool(behind)
-        word = f"{' and '.join(parts)} of {where}"
-    return f"{word} ({score.mean:+.2f} points on average at {fmean(score.costs):.2g} × the passes)"
+def _told(score: Score, in_full: bool) -> str:
+    """The name with the mean difference and the cost; in full where it is the first to be named."""
+    n, decided = len(score.gaps), max(score.count(1), score.count(-1))
+    where = f"in {decided} of {n}, " if n > 1 and decided else ""
+    unit, passes = (" points" + " on average" * (n > 1), " the passes") if in_full else ("", "")
+    return f"{score.name} ({where}{score.mean:+.2f}{unit} for {fmean(score.costs):.2g} ×{passes})"
 
 
 def best_use(arms: Sequence[Arm]) -> str:
@@ -94,6 +103,11 @@ def best_use(arms: Sequence[Arm]) -> str:
     own = max(tasks.values(), key=lambda a: sum(len(arm.lines) for arm in a), default=[])
     if len(own) < 2:
         return ""
+    alike = len({arm.where for arm in own}) == 1  # then it need not be said of each
+
+    def described(arm: Arm) -> str:
+        return arm.name if alike else f"{arm.name}, {arm.where}"
+
     unit = units_of(own)[0]
     tell = "{:,.0f} passes".format if unit == "passes" else duration
     best = front(own, unit)
@@ -105,22 +119,18 @@ def best_use(arms: Sequence[Arm]) -> str:
         if rival is None:
             return f"On {dense.task}, {said}; nothing else was trained at its cost or less."
         gap = rival.estimate.mean - dense.estimate.mean
-        other = f"{_described(rival)} has {rival.estimate.text()} ({gap:+.2f})"
+        other = f"{described(rival)} has {rival.estimate.text()} ({gap:+.2f})"
         return f"On {dense.task}, {said}; at its cost or less {other}."
     ends = [best[0], best[-1]]
     if len(best) == 1:
-        only = f"{_described(best[0])} or has a higher mean than its {best[0].estimate.text()} %"
+        only = f"{described(best[0])} or has a higher mean than its {best[0].estimate.text()} %"
         return f"On {own[0].task}, no arm costs less than {only}."
-    told = [f"{_described(arm)} ({arm.estimate.mean:.2f} %, {tell(arm.mean_cost(unit))})" for arm in ends]
+    told = [f"{described(arm)} ({arm.estimate.mean:.2f} %, {tell(arm.mean_cost(unit))})" for arm in ends]
     return f"On {own[0].task}, the front of accuracy against cost goes from {' to '.join(told)}."
 
 
 def _mean(arm: Arm) -> float:
     return arm.estimate.mean
-
-
-def _described(arm: Arm) -> str:
-    return f"{arm.name}, {arm.where}"
 
 
 def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
@@ -148,7 +158,7 @@ def facts(lines: Sequence[Line]) -> dict[str, str]:
     """Hardware and versions of the runs, not of the machine that makes the page; counted where they differ."""
     found: dict[str, str] = {}
     for key, name in FACTS.items():
-        if key == "device_name" and all(line.get("made_with", {}).get("device") == "cpu" for line in lines):
+        if key == "device_name" and all(line.get("made_with", {}).get("device", "cpu") == "cpu" for line in lines):
             continue  # the processor is the device
         values = Counter(str(line["made_with"][key]) for line in lines if key in line.get("made_with", {}))
         if values:

@@ -26,7 +26,7 @@ ROBUSTBENCH = (
 
 def style(arm: Arm) -> dict[str, Any]:
     """What decides how the arm is drawn, on the page and in print."""
-    return {"name": arm.name, "optimizer": arm.optimizer, "sparsity": arm.sparsity}
+    return {"name": arm.name, "arm": arm.optimizer_name, "optimizer": arm.optimizer, "sparsity": arm.sparsity}
 
 
 def tradeoff(arms: Sequence[Arm]) -> Figure:
@@ -113,6 +113,7 @@ def convergence(settings: Sequence[Setting]) -> Figure | None:
     """Test accuracy over epochs, time and passes, a panel for each setting."""
     units: tuple[Unit, ...] = ("epochs", _clock(settings), "passes")
     note = "Mean over seeds; the band goes from the lowest to the highest. The learning rate falls to zero at the end."
+    note += _best_of(settings)
     panels = _curves(settings, "test_accuracy", 100, units)
     about = {"name": "convergence", "kind": "lines", "title": "Accuracy over training", "note": note}
     axes = {unit: LABELS[unit] for unit in units}
@@ -123,10 +124,15 @@ def losses(settings: Sequence[Setting]) -> Figure | None:
     """Training loss over epochs and time: whether a training has come to fit its data."""
     units: tuple[Unit, ...] = ("epochs", _clock(settings))
     panels = _curves(settings, "train_loss", 1, units)
-    note = "Mean over the steps of each epoch and over seeds, on pictures as training sees them."
+    note = "Mean over the steps of each epoch and over seeds, on pictures as training sees them." + _best_of(settings)
     about = {"name": "losses", "kind": "lines", "title": "Training loss", "note": note}
     axes = {unit: LABELS[unit] for unit in units}
     return {**about, "x": axes, "y": "training loss", "log_y": True, "panels": panels} if panels else None
+
+
+def _best_of(settings: Iterable[Setting]) -> str:
+    several = any(len(setting.best) < len(setting.arms) for setting in settings)
+    return " Of several settings of an optimizer, that with the highest mean accuracy is drawn first." * several
 
 
 def variance(settings: Iterable[Setting]) -> Figure | None:
@@ -140,13 +146,13 @@ def variance(settings: Iterable[Setting]) -> Figure | None:
 def _curves(settings: Iterable[Setting], key: str, factor: float, units: Sequence[Unit]) -> list[dict[str, Any]]:
     panels = []
     for setting in settings:
-        series = []
+        series, best = [], {arm.name for arm in setting.best}
         for arm in setting.arms:
             seeds = [line["epochs"] for line in arm.lines.values()]
             if len({len(epochs) for epochs in seeds}) == 1 and all(key in e for epochs in seeds for e in epochs):
                 found = mean_curve(seeds, units, key, factor)
                 x = found["x"] if len(units) > 1 else found["x"][units[0]]
-                series.append({**style(arm), **found, "x": x})
+                series.append({**style(arm), **found, "x": x, "best": arm.name in best})
         if series:
             panels.append({"name": setting.name, "series": series})
     return panels

@@ -37,7 +37,7 @@ class Report:
 
     title: str
     lead: Sequence[str] = ()
-    """What was found, in one sentence; what else is worth a sentence; what was run."""
+    """What was found, in one sentence; what was run; what else is worth a sentence."""
     facts: Mapping[str, str] = field(default_factory=dict)
     cover: Dict | None = None
     """The figure of the first screen."""

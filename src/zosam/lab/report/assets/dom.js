@@ -13,7 +13,10 @@ function dress(node, attributes, children) {
   node.append(...children.filter((child) => child !== null && child !== undefined));
   return node;
 }
-const el = (tag, attributes = {}, ...children) => dress(document.createElement(tag), attributes, children);
+// Text that goes on in the next line, but not within 5e-4, ZO-SAM or 90 %.
+const unbroken = (text) => text.split(/((?:\b\de|\bZO|S²)-\w+|[\d.,]+ [%×])/).map((piece, i) => (i % 2 ? dress(document.createElement("span"), { class: "unbroken" }, [piece]) : piece));
+const el = (tag, attributes = {}, ...children) =>
+  dress(document.createElement(tag), attributes, tag === "option" ? children : children.flatMap((child) => (typeof child === "string" ? unbroken(child) : [child])));
 const svg = (tag, attributes = {}, ...children) => dress(document.createElementNS(SVG, tag), attributes, children);
 
 function button(label, action, attributes = {}) {

@@ -4,12 +4,18 @@ KINDS.lines = (figure, stage) => {
   const panels = figure.panels || [{ name: "", series: figure.series }];
   const labels = typeof figure.x === "string" ? { "": figure.x } : figure.x, keys = Object.keys(labels);
   const along = (series, key) => (key ? series.x[key] : series.x);
-  let panel = panels[0], second = 1;
+  let panel = panels[0], second = 1, every = false;
   if (panels.length > 1) stage.tools.append(chooser("setting", panels.map((p) => p.name), (i) => { panel = panels[i]; stage.redraw(); }));
   if (keys.length > 2) stage.tools.append(chooser("beside epochs", keys.slice(1).map((k) => labels[k]), (i) => { second = i + 1; stage.redraw(); }));
 
-  const visible = () => panel.series.map((series, i) => ({ ...series, i })).filter(({ name }) => !off.has(name));
-  const lost = () => (log ? panel.series.flatMap((s) => s.y).filter((v) => v !== null && v <= 0).length : 0);
+  // Of an optimizer that was trained in several ways the best is shown; if all are, they share its entry in the legend.
+  if (panels.some((p) => p.series.some((s) => s.best === false))) stage.tools.append(chooser("show", ["each optimizer at its best", "every setting of each"], (i) => { every = i === 1; stage.redraw(); }));
+
+  const named = (series) => (every ? series.arm : series.name);
+  const drawn = () => panel.series.map((series, i) => ({ ...series, i })).filter((series) => every || series.best !== false);
+  const visible = () => drawn().filter((series) => !off.has(named(series)));
+  const strong = (series) => !every || series.best !== false;
+  const lost = () => (log ? drawn().flatMap((s) => s.y).filter((v) => v !== null && v <= 0).length : 0);
 
   // A gap in the values is a gap in the line.
   function pieces(series, ...of) {
@@ -23,9 +29,10 @@ KINDS.lines = (figure, stage) => {
 
   function draw(width) {
     const look = theme(), entry = switches(off);
-    const top = flow(panel.series.map((series, i) => entry(series.name, series.name, (pen, x, y) => {
-      pen.line([[x, y], [x + 22, y]], look.of(series, i), 2.2, dashOf(series));
-      marker(pen, sparsityOf(series), x + 11, y, look.of(series, i));
+    const once = [...new Map(drawn().map((series) => [named(series), series])).values()];
+    const top = flow(once.map((series) => entry(named(series), named(series), (pen, x, y) => {
+      pen.line([[x, y], [x + 22, y]], look.of(series, series.i), 2.2, dashOf(series));
+      marker(pen, sparsityOf(series), x + 11, y, look.of(series, series.i));
     })), width);
     const shown = keys.length > 1 ? [keys[0], keys[second]] : keys;
     const beside = shown.length > 1 && width >= 660, wide = beside ? width / 2 : width;
@@ -40,7 +47,7 @@ KINDS.lines = (figure, stage) => {
   }
 
   function chart(root, key, area, look) {
-    const some = visible().length ? visible() : panel.series;
+    const some = visible().length ? visible() : drawn();
     const { per, label, tell } = unit(key, labels[key], some.flatMap((s) => along(s, key)));
     const places = some.flatMap((s) => along(s, key)).map((v) => v / per);
     const axes = {
@@ -56,7 +63,8 @@ KINDS.lines = (figure, stage) => {
 
   function line(root, series, key, x, y, look) {
     const group = svg("g", { "data-line": series.i }), pen = svgPen(group), colour = look.of(series, series.i), at = along(series, key);
-    if (series.low && series.high) {
+    if (!strong(series)) group.setAttribute("opacity", 0.45);
+    if (series.low && series.high && strong(series)) {
       for (const piece of pieces(series, "low", "high")) {
         const edge = (name) => piece.map((k) => [x(at[k]), y(series[name][k])]);
         pen.polygon([...edge("high"), ...edge("low").reverse()], colour).setAttribute("opacity", 0.13);
@@ -64,8 +72,8 @@ KINDS.lines = (figure, stage) => {
     }
     for (const piece of pieces(series, "y")) {
       const points = piece.map((k) => [x(at[k]), y(series.y[k])]);
-      pen.line(points, colour, 2, dashOf(series));
-      if (at.length <= 30 || points.length === 1) points.forEach(([px, py]) => marker(pen, sparsityOf(series), px, py, colour, 2.8));
+      pen.line(points, colour, strong(series) ? 2 : 1.2, dashOf(series));
+      if ((strong(series) && at.length <= 30) || points.length === 1) points.forEach(([px, py]) => marker(pen, sparsityOf(series), px, py, colour, 2.8));
     }
     root.append(group);
   }

@@ -6,12 +6,13 @@ KINDS.scatter = (figure, stage) => {
   if (keys.length > 1) stage.tools.append(chooser("cost", keys.map((k) => figure.x[k]), (i) => { key = keys[i]; stage.redraw(); }));
 
   const mean = (arm, of) => arm.seeds.reduce((sum, seed) => sum + seed[of], 0) / arm.seeds.length;
-  const seen = () => panel.arms.filter((arm) => !off.has(arm.name) && !off.has(`sparsity ${arm.sparsity}`));
+  const named = (arm) => arm.arm ?? arm.name; // an optimizer, whatever its settings
+  const seen = () => panel.arms.filter((arm) => !off.has(named(arm)) && !off.has(`sparsity ${arm.sparsity}`));
 
   function entries(look) {
     const entry = switches(off), once = (of) => [...new Map(panel.arms.map((arm) => [of(arm), arm])).values()];
     return [
-      ...once((arm) => arm.name).map((arm) => entry(arm.name, arm.name, (pen, x, y) => pen.rect(x + 4, y - 5, 14, 10, look.of(arm)))),
+      ...once(named).map((arm) => entry(named(arm), named(arm), (pen, x, y) => pen.rect(x + 4, y - 5, 14, 10, look.of(arm)))),
       ...once((arm) => arm.sparsity).sort((a, b) => sparsityOf(a) - sparsityOf(b)).map((arm) => entry(`sparsity ${arm.sparsity}`, arm.sparsity, (pen, x, y) => {
         pen.line([[x, y], [x + 22, y]], look.soft, 1.5, dashOf(arm));
         marker(pen, sparsityOf(arm), x + 11, y, look.soft, 4);
@@ -71,6 +72,7 @@ KINDS.scatter = (figure, stage) => {
     if (!points.length) return;
     const stairs = points.flatMap(([px, py], i) => (i ? [[px, points[i - 1][1]], [px, py]] : [[px, area.bottom], [px, py]]));
     pen.line([...stairs, [area.right, points.at(-1)[1]]], look.rule, 6).setAttribute("opacity", 0.5);
+    onFront().forEach((arm, i) => pen.line([[points[i][0] - 7, points[i][1]], [points[i][0] + 7, points[i][1]]], look.of(arm), 2.5));
   }
 
   function joined(pen, centre, look) {
@@ -87,9 +89,9 @@ KINDS.scatter = (figure, stage) => {
 
   // The front is named, above or below, as far as names touch neither one another nor a dot.
   function labels(pen, centre, dots, area, look) {
-    const taken = [];
+    const taken = [], alike = new Set(panel.arms.map((arm) => arm.where)).size === 1; // then it need not be said of each
     for (const arm of onFront().reverse()) {
-      const text = `${arm.name}, ${arm.where}`, wide = textWidth(text, 11), [px, py] = centre(arm);
+      const text = alike ? arm.name : `${arm.name}, ${arm.where}`, wide = textWidth(text, 11), [px, py] = centre(arm);
       const touches = (box) => taken.some((b) => box[0] < b[2] + 6 && box[2] > b[0] - 6 && box[1] < b[3] + 2 && box[3] > b[1] - 2);
       const covers = (b) => dots.some((dot) => dot.px > b[0] - 6 && dot.px < b[2] + 6 && dot.py > b[1] - 6 && dot.py < b[3] + 6);
       const box = [py - 22, py + 8].flatMap((top) => [px - wide - 10, px + 10].map((left) => [left, top, left + wide, top + 14]))

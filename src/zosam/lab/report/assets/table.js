@@ -52,13 +52,13 @@ function resultTable(caption, rows, reach, heads = {}) {
     ["ours", heads.ours || "ours ± 95 %", (row) => [row.ours, row.mark]],
     ["strip", "by seed", (row) => (Object.keys(row.seeds || {}).length ? [strip(row.seeds, domain)] : [])],
     ["gap", heads.gap || "difference", (row) => (row.gap ? [row.gap.text] : row.reference ? ["reference"] : row.difference ? [row.difference] : [])],
-    ["bar", `± ${show(Number(reach.toPrecision(2)))}`, (row) => (row.gap ? [gapBar(row.gap, reach)] : [])],
+    ["bar", `−${show(Number(reach.toPrecision(2)))} to +${show(Number(reach.toPrecision(2)))}`, (row) => (row.gap ? [gapBar(row.gap, reach)] : [])],
     ["paper", "paper", (row) => (row.paper ? [row.paper] : [])],
     ["verdict", "verdict", (row) => (row.verdict ? [chip(row.verdict)] : [])],
     ["cost", heads.cost, (row) => (row.cost && heads.cost ? [row.cost] : [])],
   ].filter(([, , fill]) => rows.some((row) => fill(row).some((piece) => piece !== null && piece !== undefined && piece !== "")));
   const swatch = (row) => {
-    const pair = DATA.styles[row.name] || DATA.hues[row.optimizer];
+    const pair = DATA.styles[row.arm ?? row.name] || DATA.hues[row.optimizer];
     if (!pair) return null;
     const node = el("i", { class: "swatch" });
     node.style.setProperty("--light", pair[0]);
@@ -69,7 +69,7 @@ function resultTable(caption, rows, reach, heads = {}) {
     el("thead", {}, el("tr", {}, el("td"), ...columns.map(([key, head]) => el("th", { scope: "col", class: key }, head)))),
     el("tbody", {}, ...rows.map((row) => el("tr", { class: row.control ? "control" : null },
       el("th", { scope: "row", dir: "auto", title: row.note || null }, swatch(row), row.name),
-      ...columns.map(([key, , fill]) => el("td", { class: key, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
+      ...columns.map(([key, head, fill]) => el("td", { class: key, "data-head": key === "gap" && row.gap ? head : null, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
 }
 
 // Every setting that was run: its arms against SGD, or against what a question compares with.

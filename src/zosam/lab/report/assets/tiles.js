@@ -22,7 +22,8 @@ KINDS.tiles = (figure) => {
 
   function draw(width) {
     const look = theme();
-    const side = Math.min(width * 0.3, 170, Math.max(20, ...figure.rows.map((name) => textWidth(name)))) + 10;
+    const room = Math.min(width * 0.3, 170), names = figure.rows.map((name) => inLines(name, room));
+    const side = Math.min(room, Math.max(20, ...names.flat().map((line) => textWidth(line)))) + 10;
     const size = Math.max(36, Math.min(120, Math.floor((width - side - 24) / Math.max(1, heads.length)) - 6));
     const space = headSpace(heads, size + 2), keys = 44;
     const full = side + heads.length * (size + 6) + space.slant, bottom = space.height + figure.rows.length * (size + 6);
@@ -30,7 +31,8 @@ KINDS.tiles = (figure) => {
     columnHeads(pen, heads, (j) => side + j * (size + 6) + size / 2, space.height, space, look);
     figure.rows.forEach((name, i) => {
       const y = space.height + i * (size + 6), shown = [...(inputs ? [inputs[i]] : []), ...pictures[i]];
-      pen.text(side - 10, y + size / 2 + 4, clip(name, side - 10), { anchor: "end", fill: look.ink }).append(svg("title", {}, name));
+      names[i].forEach((line, k) => pen.text(side - 10, y + size / 2 + 4 + (k - (names[i].length - 1) / 2) * 15, clip(line, side - 10), { anchor: "end", fill: look.ink })
+        .append(svg("title", {}, name)));
       shown.forEach((tile, j) => {
         pen.rect(side + j * (size + 6), y, size, size, look.empty);
         const column = j - (inputs ? 1 : 0);
@@ -49,6 +51,12 @@ KINDS.tiles = (figure) => {
       pen.text(x + size, bottom + 27, show(scales[j][1]), { size: 10, anchor: "end", fill: look.soft });
     });
     return root;
+  }
+
+  // A name that is too wide goes on below its first comma.
+  function inLines(name, room) {
+    const at = textWidth(name) > room ? name.indexOf(", ") : -1;
+    return at < 0 ? [name] : [name.slice(0, at + 1), name.slice(at + 2)];
   }
 
   function read(i, j, event) {
