@@ -234,6 +234,16 @@ class Written:
         samples = [s for s in self._samples if s is not None]
         return list(self._names) if samples and bool(torch.stack(samples).any()) else []
 
+    def say_that_they_are_not_zero(self, method: str, wrong: Mapping[str, int]) -> None:
+        """Say of how many pruned weights, by layer."""
+        first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        warnings.warn(
+            f"{method}: {sum(wrong.values()):,} pruned weights of {first}{more} are not zero (was a checkpoint of other"
+            " masks loaded?): they are set to zero. Load the optimizer's state with the model's, or make the method"
+            " anew for these weights",
+            stacklevel=5,
+        )
+
     def say_if_replaced(self, method: str) -> None:
         """Say which weights are in the model no more, but others in their place."""
         gone = [n for module, key, weight, n in self._owners if module._parameters.get(key) is not weight]
