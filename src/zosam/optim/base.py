@@ -141,6 +141,7 @@ class SharpnessAware(Saved):
 
         Returns which samples the method wants in that pass; None: all of them.
         """
+        state_hooks.refuse_without_masks(self)
         grads = [p.grad for p in self._parameters()]
         with self._transaction(), Scaling() as scaling:
             self._share, self._scaling = share, scaling
