@@ -240,23 +240,29 @@ def test_parameters_outside_all_groups_get_the_gradient_of_one_pass(name):
         torch.testing.assert_close(p.grad, 1 + 2 * q.grad, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["sam", "zosam"])
-def test_they_do_so_too_where_a_closure_goes_back_by_a_function_of_its_own(name):
-    model, after = net(), nn.Linear(3, 3)
-    optimizer, goes_back = (
-        OPTIMIZERS[name](torch.optim.SGD(model.parameters(), lr=0.0), rho=1e-6),
-        torch.autograd.backward,
+@pytest.mark.parametrize("form", ["pure", "torch's own", "a function that was imported"])
+@pytest.mark.parametrize("name", ["sam", "gsam", "looksam", "esam", "zosam"])
+def test_so_do_layers_and_tensors_that_no_optimizer_knows_of(name, form):
+    """A layer after the model, and a tensor in no module at all, such as a perturbation of the inputs."""
+    model, after, shift = net(), nn.Linear(3, 3), torch.zeros(16, 5, requires_grad=True)
+    optimizer = OPTIMIZERS[name](
+        torch.optim.SGD(model.parameters(), lr=0.0), rho=1e-6, **fitting(OPTIMIZERS[name], gamma=1.0)
     )
+    reduction, goes_back = "none" if optimizer.per_sample else "mean", torch.autograd.backward
 
     def closure():
-        loss = F.cross_entropy(after(model(X)), Y)
-        goes_back(loss)
+        loss = F.cross_entropy(after(model(X + shift)), Y, reduction=reduction)
+        if form == "torch's own":
+            loss.mean().backward()
+        elif form != "pure":
+            goes_back(loss.mean())
         return loss
 
     optimizer.step(closure)
-    found, after.weight.grad = after.weight.grad, None
-    closure()
-    torch.testing.assert_close(found, after.weight.grad, rtol=1e-3, atol=1e-4)
+    found = after.weight.grad, shift.grad
+    after.weight.grad = shift.grad = None
+    F.cross_entropy(after(model(X + shift)), Y).backward()
+    torch.testing.assert_close(found, (after.weight.grad, shift.grad), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["sam", "zosam", "looksam"])
@@ -351,59 +357,63 @@ def test_probes_of_closures_that_use_autograd_inside(by, form):
     torch.testing.assert_close(train(form), train("pure"))
 
 
-def test_gsam_under_a_scaler():
-    """The gradient of the climb must be in the unit of the other one: given the scaler it is, else it is refused."""
-    model, plain = net(), net()
-    optimizer, reference = GSAM(sgd(model), rho=0.3), GSAM(sgd(plain), rho=0.3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    for _ in range(3):
-        optimizer.ascend(lambda: loss_of(model), scaler=scaler)
-        scaler.scale(loss_of(model)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        reference.step(lambda: loss_of(plain))
-        torch.testing.assert_close(flat(model), flat(plain), rtol=1e-4, atol=1e-5)
-    for make in (GSAM, LookSAM):
-        model = net()
-        wrong = make(sgd(model), rho=0.3)
-        before = flat(model)
-        wrong.ascend(lambda model=model: scaler.scale(loss_of(model)))
-        scaler.scale(loss_of(model)).backward()
-        if make is GSAM:
-            with pytest.raises(ValueError, match="scaler=scaler"):
-                scaler.step(wrong)
-            assert torch.equal(flat(model), before)
-            scaler.update()
+def told(optimizer, model, scaler):
+    optimizer.ascend(lambda: loss_of(model), scaler=scaler)
 
 
+def plain(optimizer, model, scaler):
+    optimizer.ascend(lambda: loss_of(model))
+
+
+def scaled(optimizer, model, scaler):
+    optimizer.ascend(lambda: scaler.scale(loss_of(model)))
+
+
+def scaled_in_torchs_form(optimizer, model, scaler):
+    def closure():
+        loss = loss_of(model)
+        scaler.scale(loss).backward()
+        return loss
+
+    optimizer.ascend(closure)
+
+
+def told_and_scaled(optimizer, model, scaler):
+    optimizer.ascend(lambda: scaler.scale(loss_of(model)), scaler=scaler)
+
+
+class OwnScaler(torch.amp.GradScaler):
+    """As that of torch for sharded models, it does not scale as its parent does."""
+
+    def scale(self, outputs):
+        return outputs * self.get_scale() if self._scale is not None else super().scale(outputs)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0, 1e-6])
+@pytest.mark.parametrize("climb", [told, plain, scaled, scaled_in_torchs_form, told_and_scaled])
 @pytest.mark.parametrize("make", [GSAM, LookSAM])
-def test_gradients_that_were_unscaled_for_clipping_are_in_one_unit_too(make):
-    def train(climb, clip):
-        model = net()
-        optimizer, scaler = make(sgd(model), rho=0.3), torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        for _ in range(3):
-            climb(optimizer, model, scaler)
-            scaler.scale(loss_of(model)).backward()
-            scaler.unscale_(optimizer)
+def test_mixed_gradients_are_in_one_unit_however_a_loop_scales_and_clips(make, climb, clip):
+    """Whether the climb was told of the scaler, scales by itself or does not, it is the loop without a scaler."""
+    model, reference = net(), net()
+    optimizers = make(sgd(model), rho=0.3), make(sgd(reference), rho=0.3)
+    scaler = (OwnScaler if clip == 1.0 else torch.amp.GradScaler)("cpu", init_scale=2.0**12)
+    for _ in range(3):
+        climb(optimizers[0], model, scaler)
+        scaler.scale(loss_of(model)).backward()
+        if clip:
+            scaler.unscale_(optimizers[0])
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-            scaler.step(optimizer)
-            scaler.update()
+        scaler.step(optimizers[0])
+        scaler.update()
+        plain(optimizers[1], reference, None)
+        loss_of(reference).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(reference.parameters(), clip)
+        optimizers[1].step()
+        for optimizer in optimizers:
             optimizer.zero_grad()
-        return flat(model)
-
-    def told(optimizer, model, scaler):
-        optimizer.ascend(lambda: loss_of(model), scaler=scaler)
-
-    def plain(optimizer, model, scaler):
-        optimizer.ascend(lambda: loss_of(model))
-
-    def scaled(optimizer, model, scaler):
-        optimizer.ascend(lambda: scaler.scale(loss_of(model)))
-
-    torch.testing.assert_close(train(told, 1.0), train(plain, 1.0))
-    train(told, 1e-6)
-    with pytest.raises(ValueError, match="scaler=scaler"):
-        train(scaled, 1.0)
+        torch.testing.assert_close(flat(model), flat(reference), rtol=1e-4, atol=1e-5)
+    assert vars(torch.amp.GradScaler)["scale"].__module__ == "torch.amp.grad_scaler"
 
 
 def test_looksams_memory_is_saved_with_its_mask():

@@ -95,9 +95,10 @@ def test_rigl_takes_no_step_at_an_update_and_svite_does():
         step(sparse, [GRADIENT])
         weight = sparse.weights["0.weight"].detach()
         assert weight[0, 0].item() == pytest.approx(0.5 - 0.1 * 0.1 * moved)
-        assert weight[0, 3].item() == pytest.approx(0.1 * 0.8 * moved)  # grown with its dense gradient
+        assert weight[0, 3].item() == 0  # grown, and not moved yet
         step(sparse, [GRADIENT])
         assert sparse.weights["0.weight"][0, 0].item() < 0.5  # both step otherwise
+        assert weight[0, 3].item() == pytest.approx(-0.1 * np.array(GRADIENT)[0, 3])
 
 
 def test_svite_is_a_preset_of_rigl():

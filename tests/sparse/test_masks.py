@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import subprocess
+import sys
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -163,6 +167,108 @@ def test_clipping_before_the_step_sees_what_the_optimizer_will_use(cls):
     found = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     torch.testing.assert_close(found, expected)
     assert full > 1.3 * expected  # what it used to be clipped by
+
+
+class Growing(Dynamic):
+    def grow_score(self, name, weight):
+        return self.gradient(name).abs()
+
+
+MOVING = {
+    "set": (SET, {}),
+    "svite": (SViTE, {}),
+    "candidates": (SViTE, {"candidates": 0.5}),
+    "growing": (Growing, {}),
+    "dsr": (METHODS["dsr"], {"threshold": 0.05, "dense": ()}),
+    "snfs": (METHODS["snfs"], {}),
+    "mest": (METHODS["mest"], {"dense": ()}),
+    "mest lam": (METHODS["mest"], {"dense": (), "lam": 1.0}),
+    "mest soft": (METHODS["mest"], {"dense": (), "soft": True}),
+}
+
+
+@pytest.mark.parametrize("way", ["bare", "phases", "window", "scaler", "by hand"])
+@pytest.mark.parametrize("name", MOVING)
+def test_it_sees_so_where_the_masks_move_too(name, way):
+    """Clipped to some length, the gradient is as long when the optimizer gets it, and no other than it was clipped."""
+    model = net()
+    base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    optimizer = SAM(base, 0.05) if way in {"phases", "window"} else base
+    cls, settings = MOVING[name]
+    sparse = cls(model, optimizer, 0.9, steps=100, every=2, **settings)
+    scaler = torch.amp.GradScaler("cpu", enabled=way == "scaler", init_scale=2.0**10)
+    lengths, masks = [], []
+    base.register_step_pre_hook(lambda *_: lengths.append(float(gradient(model).norm())))
+    for _ in range(5):
+        masks.append({n: m.clone() for n, m in sparse.masks.items()})
+        optimizer.zero_grad()
+        if way == "phases":
+            optimizer.ascend(lambda: loss(model))
+        elif way == "window":
+            optimizer.ascend(lambda: loss(model), stay=False)
+        if way == "by hand":
+            for p, g in zip(
+                model.parameters(), torch.autograd.grad(loss(model), list(model.parameters())), strict=True
+            ):
+                p.grad = g
+            for n, w in sparse.weights.items():
+                if sparse.gradient_mask(n) is not None:
+                    w.grad *= sparse.gradient_mask(n)
+        for part in (slice(0, 8), slice(8, 16)) if way != "by hand" else ():
+            with optimizer.perturbed() if way == "window" else nullcontext():
+                scaler.scale(F.cross_entropy(model(X[part]), Y[part]) / 2).backward()
+        scaler.unscale_(base) if way == "scaler" else None
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+        seen = gradient(model)
+        scaler.step(optimizer)
+        scaler.update()
+        assert lengths[-1] == pytest.approx(1e-2, rel=1e-4)
+        torch.testing.assert_close(gradient(model), seen)
+        for n, w in sparse.weights.items():
+            assert not w.detach()[~sparse.masks[n]].any()
+            if name != "snfs":
+                assert not base.state[w]["momentum_buffer"][~sparse.masks[n]].any()
+    assert any(not torch.equal(m, sparse.masks[n]) for n, m in masks[0].items())
+
+
+def gradient(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_growth_does_not_depend_on_clipping_or_micro_batches(scaled):
+    """The dense gradient of all micro-batches of this step, in the unit that the optimizer sees."""
+    found = []
+
+    class Seeing(Growing):
+        def grow_score(self, name, weight):
+            found[-1].append(self.gradient(name).clone())
+            return super().grow_score(name, weight)
+
+    for parts, clip in (
+        ((slice(0, 16),), 1e9),
+        ((slice(0, 8), slice(8, 16)), 1e9),
+        ((slice(0, 8), slice(8, 16)), 1e-3),
+    ):
+        found.append([])
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        scaler = torch.amp.GradScaler("cpu", enabled=scaled, init_scale=2.0**10)
+        Seeing(model, optimizer, 0.9, steps=100, every=2)
+        for i in range(3):
+            for set_to_none in (False, True):
+                scaler.scale(loss(model) * 7).backward()  # thrown away
+                optimizer.zero_grad(set_to_none=set_to_none if i else True)
+            for part in parts:
+                scaler.scale(F.cross_entropy(model(X[part]), Y[part]) / len(parts)).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    for a, b, c in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, c * norm / clip)
 
 
 @pytest.mark.parametrize("name", ["rigl", "mest", "topkast", "deepr"])
@@ -477,18 +583,50 @@ def test_names_of_a_compiled_model_are_plain(how, tmp_path):
     sparse.apply_to(torch.compile(net(), backend="eager"))
 
 
-def test_a_copy_without_its_sparse_method_does_not_train_dense(trial):
-    t = trial("sam", "set")
-    t.step()
-    model, optimizer = copy.deepcopy((t.model, t.optimizer))
-    before = [p.clone() for p in model.parameters()]
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda things: pickle.loads(pickle.dumps(things))])
+def test_a_copy_without_its_sparse_method_does_not_train_dense(trial, way, bare):
+    def step(model, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = model(t.x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    t = trial("sam", "set", bare=bare)
+    step(t.model, t.optimizer)
+    model, optimizer = way((t.model, t.optimizer))
+    before = [p.clone() for p in model.state_dict().values()]
     with pytest.raises(RuntimeError, match="copied without the sparse method"):
-        optimizer.step(lambda: model(t.x).square().mean())
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    model, optimizer, sparse = copy.deepcopy((t.model, t.optimizer, t.sparse))
+        step(model, optimizer)
+    if not bare:
+        with pytest.raises(RuntimeError, match="copied without the sparse method"):
+            optimizer.ascend(lambda: model(t.x).square().mean())
+        assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+    SET(model, optimizer, 0.5, steps=10)
+    step(model, optimizer)
+    model, optimizer, sparse = way((t.model, t.optimizer, t.sparse))
     for _ in range(2):
-        optimizer.step(lambda: model(t.x).square().mean())
+        step(model, optimizer)
     assert all(not w[~sparse.masks[n]].any() for n, w in sparse.weights.items())
-    t.sparse.release()
-    model, optimizer = copy.deepcopy((t.model, t.optimizer))
-    optimizer.step(lambda: model(t.x).square().mean())
+    for released in (sparse, t.sparse):
+        released.release()
+    step(model, optimizer)
+    step(*way((t.model, t.optimizer)))
+
+
+def test_one_that_was_pickled_does_not_train_dense_in_another_process_either(tmp_path):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    SET(model, optimizer, 0.5, steps=10)
+    (tmp_path / "both").write_bytes(pickle.dumps((model, optimizer)))
+    program = """
+import pathlib, pickle, sys
+model, optimizer = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+next(model.parameters()).sum().backward()
+optimizer.step()
+"""
+    found = subprocess.run([sys.executable, "-c", program, tmp_path / "both"], capture_output=True, text=True)
+    assert "copied without the sparse method" in found.stderr

@@ -5,11 +5,13 @@ A method, or a part of one, is listed here once, by the line that imports it. Th
 base            SharpnessAware: the step as a transaction
 ascent          what methods are made of: gradients, losses, directions, lengths, numbers
 passes          one pass through the model, forward only or with its gradient
+graphs          the leaves of a graph, and how little of one a pass without gradient needs
 snapshot        buffers and random streams, taken before a pass and put back; who else has written the weights
 perturb         where a perturbation is added to the weights, and where it is undone
 vector          which weights are active, and these as one vector
 filters         the rows of weights that share an output: norms, sizes and sums
 scale           in which metric a perturbation is rho long
+scaling         notices that the loss of a climb was scaled
 schedules       how rho goes over the training
 probes          what a zero-order ascent probes along, and how it decides
 pair            candidates that are run with a graph each

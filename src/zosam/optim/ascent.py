@@ -15,6 +15,7 @@ from zosam.optim.passes import Closure, Keep, Passes, not_finite
 from zosam.optim.perturb import Perturbation
 from zosam.optim.recall import Memory
 from zosam.optim.scale import Scale, check_metric
+from zosam.optim.scaling import Scaling
 from zosam.optim.schedules import Schedule
 from zosam.optim.vector import ActiveWeights
 from zosam.random_stream import Draw
@@ -24,7 +25,6 @@ class Ascent(Optimizer):
     """The verbs of a sharpness-aware optimizer; vectors run over the active weights of perturbed groups."""
 
     per_sample: ClassVar[bool] = False  # whether the closure must return one loss per sample instead of their mean
-    mixes: ClassVar[bool] = False  # whether `descend` mixes the gradient at θ with the one at the displaced point
     per_rank: bool = False  # whether each rank climbs along the gradient of its own part of the batch
 
     base: Optimizer
@@ -34,6 +34,7 @@ class Ascent(Optimizer):
     steps: int
     diagnostics: dict[str, float] | None
     _ranks: Ranks | None
+    _scaling: Scaling | None
 
     def _start_afresh(self) -> None:
         self._passes = Passes(self._parameters, self.per_sample, lambda: self.ranks)
@@ -41,8 +42,7 @@ class Ascent(Optimizer):
         self._space: ActiveWeights | None = None
         self._within = self._space_checked = False  # a step is under way; its active weights are right
         self._lengths: Tensor | None = None  # T of this step, once it was asked for
-        self._loss_scale = 1.0  # by which the loss of this ascent is multiplied
-        self._clean_norm: Tensor | None = None  # of the gradient at θ, while the caller's own pass is awaited
+        self._share, self._scaling = 1.0, None  # by which the loss of this ascent is multiplied
 
     # --- directions and lengths --------------------------------------------------------------------------------------
 
@@ -133,9 +133,13 @@ class Ascent(Optimizer):
         if self.per_rank:
             self.require_full_weights("per_rank")
         self.gradient(closure, keep, local=True)
-        found = self.grads() if self._loss_scale == 1 else self.grads() / self._loss_scale
-        self._clean_norm = self.active.norm(found) if self.mixes else None
+        scale = self.loss_scale()
+        found = self.grads() if scale == 1 else self.grads() / scale
         return found if self.per_rank else self.shared(found)
+
+    def loss_scale(self) -> float:
+        """By which the loss of this ascent is multiplied."""
+        return self._share * (1.0 if self._scaling is None else self._scaling.factor)
 
     def shared(self, gradient: Tensor) -> Tensor:
         """The mean over all ranks of a gradient that each has taken by itself; fully_shard has taken it already."""

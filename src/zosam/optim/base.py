@@ -18,6 +18,7 @@ from zosam.optim.ascent import check_rho
 from zosam.optim.passes import Closure, Keep
 from zosam.optim.saved import Saved
 from zosam.optim.scale import Metric, Scale, check_metric
+from zosam.optim.scaling import Scaling
 from zosam.optim.schedules import Schedule
 from zosam.optim.snapshot import Snapshot
 
@@ -46,7 +47,6 @@ class SharpnessAware(Saved):
     _ascent: Tensor | None  # the offset that it has climbed
     _statistics: Snapshot | None  # buffers as its pass that counts has left them
     _left: dict[int, tuple[ref[Tensor] | None, int]] | None  # gradients, as our last step has left them
-    _knows_scaler: bool  # the last ascent was given the scaler of its loop
     _bare_steps: int  # so many steps, one after another, without a climb
     matters: ClassVar[float] = 1e-5  # a perturbation shorter than this share of the weights' length changes nothing
 
@@ -136,19 +136,19 @@ class SharpnessAware(Saved):
 
         - `stay`: whether the weights stay at the point climbed to, with gradients cleared, for the pass that follows.
           Without, they are as they were, and each of several micro-batches goes there: `with optimizer.perturbed()`.
-        - `scaler`: the GradScaler of a loop in half precision, for the loss of the climb.
+        - `scaler`: the GradScaler of a loop in half precision, for a closure that does not scale its loss itself.
         - `share`: by which the closure multiplies its loss, such as 1/4 if it divides by four micro-batches.
 
         Returns which samples the method wants in that pass; None: all of them.
         """
+        state_hooks.refuse_without_masks(self)
         grads = [p.grad for p in self._parameters()]
-        with self._transaction():
-            self._loss_scale = share * (1.0 if scaler is None else scaler.get_scale())
-            self._knows_scaler = scaler is not None
-            scaled = closure if scaler is None else lambda **keep: scaler.scale(closure(**keep))
+        with self._transaction(), Scaling() as scaling:
+            self._share, self._scaling = share, scaling
+            scaled = closure if scaler is None else lambda **keep: scaling.scaled(closure(**keep), scaler)
             self._climbed = any(self._set_rho())
             direction = self.climb(scaled) if self._climbed else None
-            if scaler is not None and direction is not None and not bool(direction.isfinite().all()):
+            if scaling.scaler is not None and direction is not None and not bool(direction.isfinite().all()):
                 self._climbed, direction = False, None  # the loss was scaled too far: this step is the base's
             self._ascent = None if direction is None else self.offset(direction)
             self._statistics = self._passes.take() if stay and self._passes.counted else None
@@ -239,9 +239,6 @@ class SharpnessAware(Saved):
         if statistics is not None and statistics.passes_since() <= 1:
             statistics.restore_buffers()
         if climbed:
-            if found_inf is not None and self._clean_norm is not None:
-                norms = self._clean_norm, self.active.norm(self.grads())
-                guards.require_one_unit(type(self).__name__, *norms, scale, self._knows_scaler)
             self.descend()
         self._step_base(climbed=ascended)
         return loss
@@ -273,7 +270,7 @@ class SharpnessAware(Saved):
     def _transaction(self) -> Iterator[None]:
         """All or nothing: an exception takes back what the step has changed."""
         self.restore()
-        self.keep, self._lengths, self._loss_scale = None, None, 1.0
+        self.keep, self._lengths = None, None
         before, grads = dict(self.passes), [(p, p.grad) for p in self._parameters()]
         (self.diagnostics or {}).clear()
         self._within = True
@@ -287,6 +284,7 @@ class SharpnessAware(Saved):
                 raise
             finally:
                 self._within = self._space_checked = False
+                self._share, self._scaling = 1.0, None
                 self._perturbation.forget_last()
         for name, count in self.passes.items():
             self.note(f"{name}_passes", count - before[name])
@@ -294,5 +292,5 @@ class SharpnessAware(Saved):
     def _start_afresh(self) -> None:
         super()._start_afresh()
         self._left, self._bare_steps = None, 0
-        self._ascended = self._climbed = self._knows_scaler = False
+        self._ascended = self._climbed = False
         self._ascent = self._statistics = None

@@ -54,7 +54,7 @@ class ESAM(SharpnessAware):
         finally:
             for p in left_out:
                 p.requires_grad_(True)
-        gradient = space.gather([p.grad if c else None for p, c in pairs]) / self._loss_scale
+        gradient = space.gather([p.grad if c else None for p, c in pairs]) / self.loss_scale()
         direction = self.along_gradient(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:
             with self.displaced(direction):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -20,8 +18,6 @@ class GSAM(SharpnessAware):
     the learning rate: pass `rho=zosam.schedules.Proportional(rho_max, lr_max, rho_min, lr_min)`. With `per_rank` each
     rank climbs along its own gradient; what is handed down is made of the gradients of all.
     """
-
-    mixes: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -51,19 +51,3 @@ def say_if_short(name: str, moved: float, length: float, matters: float) -> None
             f" a rho {times:.0f} times as large would move them by {50 * matters:.2g} of it; see docs on rho and scale",
             stacklevel=7,
         )
-
-
-def require_one_unit(name: str, clean: Tensor, found: Tensor, scale: Tensor | None, told: bool) -> None:
-    """Refuse to mix the gradient of a scaled loss with one that was unscaled.
-
-    `scale` is None where the caller has unscaled it already, and may have clipped it too; then nothing is compared if
-    the ascent was `told` of the scaler.
-    """
-    if scale is None and told:
-        return
-    limit = 2.0**8 if scale is None else float(scale) ** 0.5  # scalers begin with 2**16
-    if limit >= 4 and float(clean) > limit * float(found) > 0:
-        raise ValueError(
-            f"{name} mixes two gradients, and that of ascend() is of a scaled loss: let its closure return the plain"
-            " loss, and say ascend(closure, scaler=scaler)"
-        )

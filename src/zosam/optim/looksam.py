@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -21,7 +19,6 @@ class LookSAM(SharpnessAware):
     0.7 unless given. With `per_rank` each rank climbs along its own gradient; v is made of the gradients of all.
     """
 
-    mixes: ClassVar[bool] = True
     alpha: float = 0.7  # unless given
 
     def __init__(

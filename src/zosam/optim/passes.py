@@ -19,8 +19,10 @@ from torch import Tensor
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks, joins_others
+from zosam.optim.graphs import CONTEXTS, leaves
 from zosam.optim.snapshot import Modules, Snapshot
 
+autograd: Any = torch.autograd
 Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
@@ -28,43 +30,57 @@ Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[
 class NoBackward:
     """Makes every backward do nothing in this thread, so that a closure in torch's own form runs forward only.
 
-    The functions themselves are exchanged while some thread is in here: a mode of torch's would be asked about every
-    operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
+    The function behind all of them is exchanged while some thread is in here: a mode of torch's would be asked about
+    every operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
     """
 
     _lock = threading.Lock()
-    _here = threading.local()  # how deep this thread is in
+    _here = threading.local()  # what this thread is in, the innermost last
     _inside = 0  # how deep all threads are in, together
-    _method: Callable[..., Any]
-    _function: Callable[..., Any]
+    _engine: Callable[..., Any]
 
     def __enter__(self) -> None:
         kind = NoBackward
         with kind._lock:
             if not kind._inside:
-                kind._method, kind._function = Tensor.backward, torch.autograd.backward
-                Tensor.backward, torch.autograd.backward = _method, _function  # type: ignore[method-assign]
+                kind._engine = autograd._engine_run_backward
+                autograd._engine_run_backward = _run
             kind._inside += 1
-        kind._here.depth = getattr(kind._here, "depth", 0) + 1
+        kind._here.stack = [*getattr(kind._here, "stack", ()), self]
 
     def __exit__(self, *exception: object) -> None:
         kind = NoBackward
-        kind._here.depth -= 1
+        kind._here.stack.pop()
         with kind._lock:
             kind._inside -= 1
             if not kind._inside:
-                Tensor.backward = kind._method  # type: ignore[method-assign]
-                torch.autograd.backward = kind._function
+                autograd._engine_run_backward = kind._engine
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        """In the place of the backward from these tensors."""
 
 
-def _method(*arguments: Any, **settings: Any) -> None:
-    if not getattr(NoBackward._here, "depth", 0):
-        NoBackward._method(*arguments, **settings)
+class OwnBackward(NoBackward):
+    """Makes every backward in this thread leave gradients in `params` alone; whatever else it meets keeps its own."""
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self._own = {id(p) for p in params}
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        others = [(leaf, leaf.grad) for leaf in leaves(tensors) if id(leaf) not in self._own]
+        for leaf, _ in others:
+            leaf.grad = None
+        try:
+            NoBackward._engine(tensors, *arguments, **settings)
+        finally:
+            for leaf, gradient in others:
+                leaf.grad = gradient
 
 
-def _function(*arguments: Any, **settings: Any) -> None:
-    if not getattr(NoBackward._here, "depth", 0):
-        NoBackward._function(*arguments, **settings)
+def _run(tensors: Sequence[Tensor], *arguments: Any, accumulate_grad: bool = False, **settings: Any) -> Any:
+    stack = getattr(NoBackward._here, "stack", None)
+    run = stack[-1].run if stack and accumulate_grad else NoBackward._engine
+    return run(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
 
 
 class Passes:
@@ -82,7 +98,7 @@ class Passes:
         self.modules = Modules(params, lambda: joins_others() and (ranks().world > 1 or any_sharded(params())))
         self.averaging = Averaging(params, ranks, self.modules.all)
         self._samples = 1
-        self._differentiates = 0  # how much of autograd the closures use inside, as found out: see _CONTEXTS
+        self._differentiates = 0  # how much of autograd the closures use inside, as found out: see CONTEXTS
         self._start: Snapshot | None = None  # as before the step
         self._now: Snapshot | None = None  # as before the next pass without traces, where that is known
 
@@ -106,10 +122,9 @@ class Passes:
         params = self.params()
         grads = [p.grad for p in params]
         for p in params:
-            p.grad = None  # a backward that gets through lands in a tensor that is thrown away
+            p.grad = None  # a closure in torch's own form clears gradients
         try:
-            with self.modules.others_kept():
-                loss = self._forward_only(closure, keep, params)
+            loss = self._forward_only(closure, keep, params)
         finally:
             for p, g in zip(params, grads, strict=True):
                 p.grad = g
@@ -118,12 +133,12 @@ class Passes:
 
     def _forward_only(self, closure: Closure, keep: Keep | None, params: list[Tensor]) -> Tensor:
         """Without a graph or, for a closure that differentiates inside, with as little of one as it needs."""
-        for context in _CONTEXTS[self._differentiates :]:
+        for context in CONTEXTS[self._differentiates :]:
             try:
                 with context(params), self.without_traces(), self.silent(), NoBackward():
                     return self.call(closure, keep)
             except RuntimeError as error:
-                if "does not require grad" not in str(error) or context is _CONTEXTS[-1]:
+                if "does not require grad" not in str(error) or context is CONTEXTS[-1]:
                     raise
                 self._differentiates += 1
         raise AssertionError
@@ -138,7 +153,7 @@ class Passes:
             p.grad = None
         sending = self._sending(gradients=not local, buffers=counts)
         traces = self._with_traces() if counts else self.without_traces()
-        others = self.modules.others_kept() if local else nullcontext()
+        others = OwnBackward(params) if local else nullcontext()
         with torch.enable_grad(), others, traces, sending:
             loss = self.call(closure, keep)
             if all(p.grad is None for p in params):  # else the closure has called backward itself
@@ -242,33 +257,6 @@ class Passes:
         with self.modules.watch(self._start or self.take()):
             yield
         self.counted, self._now = self._start is not None, None
-
-
-# --- forward only, for closures that use autograd inside, such as a gradient penalty: from cheap to dear --------------
-
-
-@contextmanager
-def _frozen(params: Sequence[Tensor]) -> Iterator[None]:
-    """The weights need no gradient, so that only what depends on other leaves, such as inputs, has a graph."""
-    held = [p for p in params if p.requires_grad]
-    for p in held:
-        p.requires_grad_(False)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for p in held:
-            p.requires_grad_(True)
-
-
-@contextmanager
-def _with_graph(params: Sequence[Tensor]) -> Iterator[None]:
-    with torch.enable_grad():
-        yield
-
-
-# evaluate() is under no_grad, so that in the first there is no graph at all
-_CONTEXTS: Sequence[Callable[[list[Tensor]], AbstractContextManager[Any]]] = (nullcontext, _frozen, _with_graph)
 
 
 def require_finite(loss: Tensor) -> None:

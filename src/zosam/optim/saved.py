@@ -84,14 +84,11 @@ class Saved(Ascent):
         # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
         left = {"_passes", "_space", "_perturbation", "_memory", "_left", "_lengths", "step"}
         kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
-        masked = state_hooks.register(self.base).is_masked()
-        return {**kept, "memory": self._memory.state(self.active), "masked": masked}
+        return {**kept, "memory": self._memory.state(self.active)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._start_afresh()
-        memory, masked = state.pop("memory"), state.pop("masked")
+        memory = state.pop("memory")
         Optimizer.__setstate__(self, state)
         self._memory = Memory(memory, self.active.params if memory else ())
         state_hooks.register(self.base).wrap(self)
-        if masked:
-            state_hooks.require_masks(self.base)

@@ -34,8 +34,6 @@ class Modules:
         self._met: WeakSet[nn.Module] = WeakSet()
         self._found: list[ref[nn.Module]] = []
         self._known: list[int] = []  # the parameters that they were searched with
-        self._kept: dict[nn.Parameter, Tensor | None] | None = None  # gradients that the pass under way must not touch
-        self._outside: tuple[tuple[int, int], list[nn.Parameter]] = (0, 0), []
 
     def all(self) -> list[nn.Module]:
         """Those that are known by now."""
@@ -64,43 +62,12 @@ class Modules:
                 if part not in self._met:
                     self._met.add(part)
                     snapshot.add(part)
-                    self._keep(part)
 
         hook = register_module_forward_pre_hook(meet)
         try:
             yield
         finally:
             hook.remove()
-
-    @contextmanager
-    def others_kept(self) -> Iterator[None]:
-        """A pass in here leaves no gradient in parameters that the optimizer does not hold."""
-        self._kept = kept = {p: p.grad for p in self._others()}
-        for p in kept:
-            p.grad = None
-        try:
-            yield
-        finally:
-            self._kept = None
-            for p, grad in kept.items():
-                p.grad = grad
-
-    def _others(self) -> list[nn.Parameter]:
-        """Parameters of known modules that are not the optimizer's; looked for again when there are more of either."""
-        modules, params = self.all(), self.params()
-        if self._outside[0] != (len(modules), len(params)):
-            mine = {id(p) for p in params}
-            held = {id(p): p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad}
-            self._outside = (len(modules), len(params)), [p for key, p in held.items() if key not in mine]
-        return self._outside[1]
-
-    def _keep(self, module: nn.Module) -> None:
-        if self._kept is None:
-            return
-        mine = {id(p) for p in self.params()}
-        for p in module._parameters.values():
-            if p is not None and p.requires_grad and id(p) not in mine and p not in self._kept:
-                self._kept[p], p.grad = p.grad, None
 
     def _searches(self) -> bool:
         return _compiles() or self._asked()
@@ -266,6 +233,16 @@ class Written:
             return []
         samples = [s for s in self._samples if s is not None]
         return list(self._names) if samples and bool(torch.stack(samples).any()) else []
+
+    def say_that_they_are_not_zero(self, method: str, wrong: Mapping[str, int]) -> None:
+        """Say of how many pruned weights, by layer."""
+        first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        warnings.warn(
+            f"{method}: {sum(wrong.values()):,} pruned weights of {first}{more} are not zero (was a checkpoint of other"
+            " masks loaded?): they are set to zero. Load the optimizer's state with the model's, or make the method"
+            " anew for these weights",
+            stacklevel=5,
+        )
 
     def say_if_replaced(self, method: str) -> None:
         """Say which weights are in the model no more, but others in their place."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 KEYS = ("sparsity", "sharpness_aware")
 Extra = dict[Tensor, dict[str, Any]]  # tensors and plain values by name, for each parameter that they lie beside
@@ -109,21 +110,34 @@ def register(base: Optimizer) -> Register:
     return next((owner for owner in owners if isinstance(owner, Register)), None) or Register(base)
 
 
-def require_masks(base: Optimizer) -> None:
-    """Refuse the first step of a copy whose sparse method was left behind: it would train dense."""
+class Masked(dict[str, Any]):
+    """The `defaults` of an optimizer whose weights a sparse method masks.
 
-    found = False
+    A copy of an optimizer, or one out of a pickle, has defaults and no hooks: by them it is known, before its first
+    step, that its sparse method was left behind.
+    """
 
-    def check(*_: Any) -> None:
-        nonlocal found
-        found = found or register(base).is_masked()  # later the method may be released
-        if not found:
-            raise RuntimeError(
-                "this optimizer was copied without the sparse method that masks its weights, and would train a dense"
-                " network: copy or pickle them together, deepcopy((model, optimizer, sparse))"
-            )
+    _looks = False  # whether steps are looked at in this process
 
-    base.register_step_pre_hook(check)
+    def __init__(self, defaults: dict[str, Any], copied: bool = False) -> None:
+        super().__init__(defaults)
+        self.copied = copied  # and no sparse method has taken hold of its optimizer since
+        if copied and not Masked._looks:
+            register_optimizer_step_pre_hook(refuse_without_masks)
+            Masked._looks = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Masked, (dict(self), True)
+
+
+def refuse_without_masks(optimizer: Optimizer, *_: Any) -> None:
+    """Refuse a step of a copy whose sparse method was left behind: it would train dense."""
+    defaults = getattr(optimizer, "base", optimizer).defaults
+    if isinstance(defaults, Masked) and defaults.copied:
+        raise RuntimeError(
+            "this optimizer was copied without the sparse method that masks its weights, and would train a dense"
+            " network: copy or pickle them together, deepcopy((model, optimizer, sparse)), or make the method anew"
+        )
 
 
 def first_parameter(base: Optimizer) -> Tensor:

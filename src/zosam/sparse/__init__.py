@@ -4,6 +4,7 @@ A method is listed here once, by the line that imports it. The room, from what a
 
 base             Sparsity: what a method says, and what methods are made of
 masks            how masks are kept: hooks on gradients and around steps
+dense_gradients  whole gradients, kept aside while the optimizer sees them masked
 updates          methods whose masks change every so many steps
 dynamic          drop some weights of each layer, grow as many elsewhere
 static           score every weight once, keep the best

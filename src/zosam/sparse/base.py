@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from zosam.distributed.fsdp import any_sharded, whole
 from zosam.random_stream import stream
 from zosam.sparse import budgets
+from zosam.sparse.agreement import require_same
 from zosam.sparse.budgets import Budget
 from zosam.sparse.masks import MaskHooks
 from zosam.sparse.patterns import NM, Unstructured, structure
@@ -120,7 +122,15 @@ class Sparsity(Report, MaskHooks):
             lasting = whole(masks[name]) if self.revives else whole(masks[name] & self.masks[name])
             values = lasting if self.revives else whole(self.weights[name].detach()) * lasting  # what grows is zero
             refuse_empty_slice(name, values, self._lengths[name])
-        super().commit(masks)
+        for name, new in masks.items():
+            self.replace(name, new)
+        require_same(masks, self.masks, self.ranks, f"{type(self).__name__}, step {self.steps}")
+        empty = [n for n, m in masks.items() if not bool(m.any())]
+        if empty:
+            message = f"{type(self).__name__} has pruned all of {', '.join(empty)}: the network may be cut"
+            warnings.warn(message, stacklevel=3)
+        for watcher in self.watchers:
+            watcher()
 
     def best(self, scores: Mapping[str, Tensor], counts: Counts) -> Masks:
         """Masks of the highest scores: so many of all layers together, or of each."""
@@ -171,7 +181,7 @@ class Sparsity(Report, MaskHooks):
         found = self.weights[name].grad
         if found is None:
             raise NoGradient(f"{type(self).__name__} asks for the gradient of {name}, and there is none")
-        return self.finite(name, found)
+        return self.finite(name, self._dense.get(name, self.ranks) if self.steps_after_update else found)
 
     def finite(self, name: str, score: Tensor) -> Tensor:
         """The score, if all of it is finite."""

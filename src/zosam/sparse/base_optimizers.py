@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
+from zosam.optim.vector import mask_of
 
 
 def bases(given: Optimizer | Sequence[Optimizer], weights: Mapping[str, Tensor]) -> list[Optimizer]:
-    """The base optimizers, if they hold these weights and take one step at a time."""
+    """The base optimizers, if they hold these weights and take one step at a time, and nobody else masks these."""
     optimizers = [given] if isinstance(given, Optimizer) else list(given)
     if len(optimizers) > 1 and any(isinstance(o, SharpnessAware) for o in optimizers):
         raise ValueError("several optimizers are stepped by hand, one after the other: give torch's own, unwrapped")
@@ -32,6 +33,12 @@ def bases(given: Optimizer | Sequence[Optimizer], weights: Mapping[str, Tensor])
         raise ValueError(
             f"the optimizer does not hold {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}:"
             " it must be made from the parameters of this very model"
+        )
+    taken = [n for n, w in weights.items() if mask_of(w) is not None]
+    if taken:
+        raise ValueError(
+            f"another method keeps {taken[0]} sparse already{f', and {len(taken) - 1} more' if taken[1:] else ''}:"
+            " release() that one first"
         )
     return found
 

@@ -1,14 +1,14 @@
 """How masks are kept: by hooks on the gradients of the weights, and before and after each step of the optimizer.
 
-A gradient is masked as it comes, unless the method looks at all of it in this step; so what is measured or clipped
-before the step is what the optimizer will use. Before the step the method may move its masks; after it the weights are
-masked.
+A gradient is masked as it comes, so what is measured or clipped before the step is what the optimizer will use; where
+an update looks at all of it, it is kept aside, or nothing of it is used. Before the step the method may move its
+masks: weights that it drops take the step once more, weights that it grows wait for the next. After the step weights
+are masked.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -23,9 +23,9 @@ from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
 from zosam.optim.snapshot import Written
-from zosam.optim.vector import forget, mask_of, set_mask
-from zosam.sparse.agreement import require_same
+from zosam.optim.vector import forget, set_mask
 from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
+from zosam.sparse.dense_gradients import DenseGradients
 from zosam.sparse.state import Masks, MaskState, SavedPart
 
 
@@ -88,15 +88,7 @@ class MaskHooks(MaskState):
 
     def commit(self, masks: Masks) -> None:
         """Take new masks; everything that may fail has been computed before."""
-        for name, new in masks.items():
-            self.replace(name, new)
-        require_same(masks, self.masks, self.ranks, f"{type(self).__name__}, step {self.steps}")
-        empty = [n for n, m in masks.items() if not bool(m.any())]
-        if empty:
-            message = f"{type(self).__name__} has pruned all of {', '.join(empty)}: the network may be cut"
-            warnings.warn(message, stacklevel=3)
-        for watcher in self.watchers:
-            watcher()
+        raise NotImplementedError
 
     def state_of(self, weight: Tensor) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momentum, second moments and what else there is."""
@@ -124,8 +116,10 @@ class MaskHooks(MaskState):
         """Let go of weights and optimizer: masks are no longer kept, and what is zero may grow."""
         for hook in self._hooks:
             hook.remove()
-        for register, part in zip(self._registers, self._saved_parts, strict=True):
+        for optimizer, register, part in zip(self.optimizers, self._registers, self._saved_parts, strict=True):
             register.remove(part)
+            if not register.is_masked():
+                optimizer.defaults = dict(optimizer.defaults)
         for weight in self.weights.values():
             forget(weight)
 
@@ -135,12 +129,6 @@ class MaskHooks(MaskState):
         """Find the base optimizers, and see that they hold these weights and nobody else masks them."""
         self.optimizers: list[Optimizer] = bases(optimizers, self.weights)
         self._registers = [state_hooks.register(optimizer) for optimizer in self.optimizers]
-        taken = [n for n, w in self.weights.items() if mask_of(w) is not None]
-        if taken:
-            raise ValueError(
-                f"another method keeps {taken[0]} sparse already{f', and {len(taken) - 1} more' if taken[1:] else ''}:"
-                " release() that one first"
-            )
 
     def _hold(self) -> None:
         self._held_in_parts = any_sharded(self.weights.values())
@@ -150,11 +138,14 @@ class MaskHooks(MaskState):
         self._checked = False  # the weights were, before this step
         self._rehearsal = self._begun = self._open = False  # a step that does not count, the first, one under way
         self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
+        self._dense = DenseGradients(self.weights, self.masks)
+        self._moved: list[str] = []  # layers whose masks have moved in this step
         for optimizer, register in zip(self.optimizers, self._registers, strict=True):
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
             self._saved_parts.append(SavedPart(self, optimizer))
             register.add("sparsity", self._saved_parts[-1])
+            optimizer.defaults = state_hooks.Masked(optimizer.defaults)
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
             self._hooks.append(weight.register_post_accumulate_grad_hook(partial(self._accumulated, name)))
@@ -164,7 +155,7 @@ class MaskHooks(MaskState):
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_registers", "_hooks", "_saved_parts", "_watched", "_clean", "_written", "_bytes"}
+        made = {"_registers", "_hooks", "_saved_parts", "_watched", "_clean", "_dense", "_written", "_bytes"}
         return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,12 +169,22 @@ class MaskHooks(MaskState):
     def _accumulated(self, name: str, weight: Tensor) -> None:
         """A gradient has come."""
         gradient = weight.grad
-        if gradient is None or gradient.requires_grad or self.update_needs_gradient():
+        if gradient is None or gradient.requires_grad:
             return
+        if self.update_needs_gradient():
+            known, version = self._clean.get(name, (None, -1))
+            self._see(name, adds=known is not None and known() is gradient and gradient._version <= version + 1)
+            if not self.steps_after_update:
+                return
         mask = self.gradient_mask(name)
         if mask is not None:
             self._multiply([(gradient, mask)])
             self._clean[name] = (weakref.ref(gradient), gradient._version)
+
+    def _see(self, name: str, adds: bool) -> None:
+        """A gradient has come that the coming update looks at; `adds`: to what was masked since it came."""
+        if self.steps_after_update:
+            self._dense.keep(name, adds)
 
     def _mask_gradients(self) -> None:
         pairs = []
@@ -231,13 +232,7 @@ class MaskHooks(MaskState):
         written = self._written.changed(waits=self.due())
         wrong = self._pruned_but_not_zero(written) if written else {}
         if wrong:
-            first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            warnings.warn(
-                f"{type(self).__name__}: {sum(wrong.values()):,} pruned weights of {first}{more} are not zero (was a"
-                " checkpoint of other masks loaded?): they are set to zero. Load the optimizer's state with the"
-                " model's, or make the method anew for these weights",
-                stacklevel=4,
-            )
+            self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
             self._mask_weights()
         self._written.say_if_replaced(type(self).__name__)
 
@@ -273,14 +268,15 @@ class MaskHooks(MaskState):
             self._zero_stray_weights()
         self._checked = False
         needs_gradient = self.update_needs_gradient()
-        if not needs_gradient:  # sparse kernels do not compute the rest then: nothing may depend on it
+        if needs_gradient and self.steps_after_update:
+            self._dense.keep_others()
+        if not needs_gradient or self.steps_after_update:  # kernels do not compute the rest: nothing may depend on it
             self._mask_gradients()
         new = self.update() if self.due() else None
+        self._dense.kept.clear()
+        self._moved = list(new or ())
         if new is not None:
             self.commit(new)
-        if needs_gradient or new is not None:
-            self._clean.clear()
-            self._mask_gradients()
         self.before_step()
         if new is not None and not self.steps_after_update:
             for p in (p for o in self.optimizers for group in o.param_groups for p in group["params"]):
@@ -296,5 +292,9 @@ class MaskHooks(MaskState):
             self.after_step()
         else:
             self._mask_weights()
+        if not self.dense_gradients:
+            for state, mask in ((s, self.masks[n]) for n in self._moved for s in self.state_of(self.weights[n])):
+                state.mul_(mask)  # what was dropped before the step has taken it
+        self._moved = []
         self._written.note()
         self._open = False

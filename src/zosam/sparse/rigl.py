@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 from zosam.distributed.fsdp import whole
 from zosam.optim import SharpnessAware
 from zosam.sparse.base import NoGradient
+from zosam.sparse.dense_gradients import DenseGradients
 from zosam.sparse.dynamic import Dynamic
 from zosam.sparse.state import Masks
 from zosam.sparse.top_k import laid_out_like, top
@@ -64,7 +64,6 @@ class RigL(Dynamic):
             )
         self.growth_gradient = growth_gradient
         self.candidates = candidates
-        self._at_theta: dict[str, Tensor] = {}
         self._wanted: dict[str, tuple[int, Tensor]] = {}
         super().__init__(model, optimizer, sparsity, **settings)
 
@@ -88,16 +87,15 @@ class RigL(Dynamic):
     def _size_of_gradient(self, name: str) -> Tensor:
         if self.growth_gradient == "perturbed":
             return self.gradient(name).abs()
-        if not self._at_theta:
+        if not self._at_theta.kept:
             raise ValueError(f"{type(self).__name__} grows by the gradient at theta; this optimizer takes none there")
-        if name not in self._at_theta:
+        if name not in self._at_theta.kept:
             raise NoGradient(name)
-        mean = self.averaged({name: self._at_theta[name]})[name]  # it was seen before ranks had averaged it
-        return self.finite(name, mean.abs())
+        return self.finite(name, self._at_theta.get(name, self.ranks).abs())
 
     def update(self) -> Masks:
         masks = super().update()
-        self._at_theta.clear()
+        self._at_theta.kept.clear()
         self._wanted.clear()
         return masks
 
@@ -107,17 +105,14 @@ class RigL(Dynamic):
         return {n: d + share * (1 - d) for n, d in super().gradient_density().items()}
 
     def _hold(self) -> None:
+        self._at_theta = DenseGradients(self.weights, self.masks)
         super()._hold()
-        if self.growth_gradient == "theta":
-            self._hooks += [
-                w.register_post_accumulate_grad_hook(partial(self._see, n)) for n, w in self.weights.items()
-            ]
 
-    def _see(self, name: str, weight: Tensor) -> None:
+    def _see(self, name: str, adds: bool) -> None:
+        super()._see(name, adds)
         wrapper = self.sharpness
-        displaced = wrapper is not None and wrapper.is_displaced
-        if self.due() and not displaced and weight.grad is not None:
-            self._at_theta[name] = weight.grad.detach().clone()
+        if self.growth_gradient == "theta" and (wrapper is None or not wrapper.is_displaced):
+            self._at_theta.keep(name, adds)
 
 
 def _sees_no_gradient_at_theta(optimizer: SharpnessAware) -> bool:
