@@ -248,5 +248,5 @@ def print_records(found: list[dict[str, Any]], output: Output) -> None:
         output.write(found)
         return
     columns = [Column(key, rank, prose=key == "title") for rank, key in enumerate(found[0])]
-    rows = [[Text(str(first), style="bold"), *map(str, rest)] for first, *rest in map(dict.values, found)]
-    show_table(console, columns, rows)
+    values = [[str(value) for value in record.values()] for record in found]
+    show_table(console, columns, [[Text(first, style="bold"), *rest] for first, *rest in values])
