@@ -25,13 +25,13 @@ class Made(NamedTuple):
     """A report of committed results: its file in the site, and what it is made from."""
 
     name: str
-    lines: Path
+    lines: tuple[Path, ...]
     figures: Path
 
 
 REPORTS = {
-    "results.md": Made("evidence", RESULTS / "evidence.jsonl", RESULTS / "figures"),
-    "report.md": Made("digits", RESULTS / "digits_example" / "runs.jsonl", RESULTS / "digits_example" / "figures"),
+    "results.md": Made("evidence", tuple(sorted(RESULTS.glob("evidence*.jsonl"))), RESULTS / "figures"),
+    "report.md": Made("digits", (RESULTS / "digits_example" / "runs.jsonl",), RESULTS / "digits_example" / "figures"),
 }
 CSS = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//[^"')\s]*""")
 
@@ -60,6 +60,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace("<!-- commands -->", _commands())
     if "<!-- examples -->" in markdown:
         markdown = markdown.replace("<!-- examples -->", _examples())
+    if "<!-- measured -->" in markdown:
+        markdown = markdown.replace("<!-- measured -->", _measured(REPORTS["results.md"]))
     if page.file.src_uri in REPORTS:
         markdown = markdown.replace("<!-- report -->", _cover(REPORTS[page.file.src_uri]))
     return markdown
@@ -71,7 +73,7 @@ def _report(made: Made) -> Any:
     from zosam.lab.paper.contents import contents
     from zosam.lab.paper.results_store import Book
 
-    return contents(Book.open(ROOT / "nowhere", [made.lines]), made.figures)
+    return contents(Book.open(ROOT / "nowhere", made.lines), made.figures)
 
 
 def _cover(made: Made) -> str:
@@ -83,6 +85,22 @@ def _cover(made: Made) -> str:
         f'alt="{report.cover["title"]}"></a><figcaption>{html.escape(told)} '
         f'<a href="{made.name}.html">Open the report</a></figcaption></figure>'
     )
+
+
+def _measured(made: Made) -> str:
+    """Of the setting that most arms were trained in: each optimizer at its best, against SGD, and what it cost."""
+    from zosam.lab.report.finding import duration
+
+    report = _report(made)
+    block = report.comparisons[0]
+    rows = [row for row in block["rows"] if row["best"]]
+    top = max(rows, key=lambda row: float(row["ours"].split()[0]))
+    table = [f"| | accuracy, % | against SGD | passes | {block['time']} |", "|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: -float(row["ours"].split()[0])):
+        gap = row["gap"]["text"] if row["gap"] else "–"
+        name = f"**{row['name']}**" if row is top else row["name"]
+        table.append(f"| {name} | {row['ours']} | {gap} | {row['passes']:.2f} × | {duration(row['seconds'])} |")
+    return "\n".join([*table, "", f"{report.lead[1]} Measured on {block['on']}."])
 
 
 def _examples() -> str:

@@ -60,3 +60,9 @@ def test_the_newest_version_of_the_changelog_is_ours():
 
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
     assert newest == zosam.__version__
+
+
+def test_the_report_says_how_large_its_own_code_is():
+    assets = ROOT / "src" / "zosam" / "lab" / "report" / "assets"
+    size = sum(file.stat().st_size for file in assets.glob("*.js"))
+    assert f"not minified | {size:,} |" in (ROOT / "docs" / "report.md").read_text()

@@ -39,6 +39,21 @@ def test_what_lines_say_is_drawn(matplotlib, tmp_path, lines):
         assert (tmp_path / "figure.svg").stat().st_size > 10_000
 
 
+def test_arms_with_long_names_are_not_joined(matplotlib, line):
+    from matplotlib.figure import Figure
+
+    from zosam.lab.report.drawings import KINDS
+    from zosam.lab.report.still import _printable
+
+    found = [line(0.5 + d, optimizer="zosam:probe=rademacher(2),scale=filter", weight_decay=d) for d in (1e-3, 1e-2)]
+    figure = overview.tradeoff(arms_of(found))
+    assert all(len(arm["name"]) > 50 for arm in figure["panels"][0]["arms"])
+    paper = Figure()
+    KINDS["scatter"](paper, _printable(figure))
+    chains = [d for d in paper.axes[0].lines if d.get_linestyle() == "-" and d.get_drawstyle() == "default"]
+    assert [len(chain.get_xdata()) for chain in chains] == [1, 1]
+
+
 @pytest.mark.filterwarnings("ignore:Glyph")  # no font has everything
 @pytest.mark.filterwarnings("ignore:constrained_layout")
 @pytest.mark.parametrize("i", range(len(KINDS)))

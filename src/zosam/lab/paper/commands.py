@@ -24,7 +24,7 @@ from zosam.lab.paper.table import load
 from zosam.lab.paper.train_missing import lacking, train_missing
 from zosam.lab.paper.value import CORRUPTED, OF_CORRUPTED, measure_corruptions
 from zosam.lab.run import Run
-from zosam.lab.terminal import Column, Output, Printed, begin, console, progress_bar, show_table
+from zosam.lab.terminal import Cells, Column, Output, Printed, begin, console, progress_bar, show_table
 from zosam.lab.where import Where
 
 Tier = Literal["tiny", "small", "medium", "paper"]
@@ -248,5 +248,5 @@ def print_records(found: list[dict[str, Any]], output: Output) -> None:
         output.write(found)
         return
     columns = [Column(key, rank, prose=key == "title") for rank, key in enumerate(found[0])]
-    values = [[str(value) for value in record.values()] for record in found]
-    show_table(console, columns, [[Text(first, style="bold"), *rest] for first, *rest in values])
+    rows: list[Cells] = [[Text(str(first), style="bold"), *map(str, rest)] for first, *rest in map(dict.values, found)]
+    show_table(console, columns, rows)

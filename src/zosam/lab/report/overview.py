@@ -95,6 +95,7 @@ def _row(arm: Arm, setting: Setting, clock: Unit) -> dict[str, Any]:
     reference = setting.reference
     return {
         **style(arm),
+        "best": any(arm is other for other in setting.best),
         "ours": arm.estimate.text(),
         "seeds": arm.accuracy,
         "gap": interval(setting.gaps.get(arm.name)),

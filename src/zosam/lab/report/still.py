@@ -13,6 +13,7 @@ from zosam.lab.report.drawings import KINDS
 
 # Without a date and with a fixed salt the same figure gives the same bytes.
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+LONGEST = 44  # letters of a name
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 9, "axes.titleweight": "bold", "axes.spines.top": False,
     "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
@@ -51,8 +52,8 @@ def _printable(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [_printable(value) for value in thing]
     if isinstance(thing, str):
-        name = _visible(thing)
-        return name if len(name) <= 32 else name[:31] + "…"
+        name = _visible(thing)  # what is cut goes from the middle: names differ at their ends
+        return name if len(name) <= LONGEST else f"{name[: LONGEST - 16]}…{name[-15:]}"
     return thing
 
 
