@@ -113,7 +113,7 @@ def _commands() -> str:
     """What every command says of itself."""
     from zosam.lab import cli
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "84"
     parts = []
     for name in cli.COMMANDS:
         said = io.StringIO()

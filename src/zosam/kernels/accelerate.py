@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from . import build
-from .choose import Choices
+from .choose import Choices, times
 from .dispatch import Dispatcher
 from .regions import Layers, Masks
 from .trace import Example, entry_points, why_not
@@ -217,7 +217,7 @@ def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
 
 
 def _range(ratios: list[float]) -> str:
-    low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    low, high = times(min(ratios)), times(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 

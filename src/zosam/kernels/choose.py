@@ -42,6 +42,7 @@ ENOUGH_BLOCKS = 2  # of pictures, to time a layer
 REPEATS = 2
 APART, DOUBTED = 1.25, 10.0  # ratios between these are told by two tries
 TRIES, MOST_TRIES, ENOUGH_SECONDS = 4, 12, 0.25  # others take more, short ones many
+BUSY = 20  # torch is so many times as slow only if its threads wait for cores that others use
 _known: dict[str, float] = {}
 
 
@@ -245,6 +246,11 @@ def ratio(slow: Callable[[], object], fast: Callable[[], object]) -> float:
         if (tries > 1 and APART < found < DOUBTED) or (tries >= TRIES and enough):
             break
     return found
+
+
+def times(ratio: float) -> str:
+    """A ratio for people. One that is larger than what is pruned can give was measured beside other work."""
+    return f"{ratio:.1f}" if ratio < BUSY else f"over {BUSY}"
 
 
 def bucket(density: float) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, whole_ratio, written_down
+from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, times, whole_ratio, written_down
 from .execute import KernelRegion, Unsupported
 from .regions import Layers, Region, alone, regions, splice
 from .trace import Inputs, in_order, same, trace
@@ -85,7 +85,7 @@ class Rewritten:
 
     def describe(self) -> dict[str, str]:
         """Of each region what runs where, and how many times as fast that was measured to be."""
-        gain = {s: f"{s.ratio:.1f} times as fast" if s.ratio and s.wins else "" for s in self.switches}
+        gain = {s: f"{times(s.ratio)} times as fast" if s.ratio and s.wins else "" for s in self.switches}
         return {switch.describe(): text for switch, text in gain.items()}
 
 
