@@ -9,7 +9,6 @@ LTH trains its whole schedule once per level, so its epochs are per level.
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from zosam.lab.data import digits
+from zosam.lab.lr_schedules import Cosine
 from zosam.lab.models import digits_net
 from zosam.lab.train import classification, fit
 from zosam.names import settings_of
@@ -25,7 +25,7 @@ from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 from zosam.sparse.ever_active import Exploration
 
-EPOCHS, SPARSITY = 15, 0.9
+EPOCHS, SPARSITY, LR = 15, 0.9, 0.1
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in METHODS}
 VARIANTS["mest, soft"] = ("mest", {"soft": True})
 VARIANTS["mest, lam=0.1"] = ("mest", {"lam": 0.1})
@@ -34,7 +34,7 @@ VARIANTS["mest, lam=0.1"] = ("mest", {"lam": 0.1})
 def train(name: str, settings: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     torch.manual_seed(seed)
     data, model = digits(batch_size=64, seed=seed), digits_net()
-    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    base = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4)
     optimizer = OPTIMIZERS["zosam"](base, rho=0.05, seed=seed)
     cls, steps = METHODS[name], EPOCHS * len(data.train)
     x, y = next(iter(data.train.epoch(0)))
@@ -51,7 +51,7 @@ def train(name: str, settings: dict[str, Any], seed: int = 0) -> dict[str, Any]:
         data.train,
         data.test,
         sparse.total_steps(steps),
-        schedule=lambda now: (1 + math.cos(math.pi * now / steps)) / 2,
+        schedule=Cosine(lr=LR, epochs=EPOCHS),
         place=sparse.schedule_step,
     )
     return {

@@ -42,6 +42,18 @@ def settings_of(thing: Callable[..., object]) -> dict[str, inspect.Parameter]:
     return found
 
 
+def default_of(thing: Callable[..., object], name: str) -> Any:
+    """The default of an argument; where that is None and the class that takes it, or one below, says its own, that."""
+    default = settings_of(thing)[name].default
+    for kind in thing.__mro__ if default is None and isinstance(thing, type) else ():
+        if name in kind.__dict__:
+            own = kind.__dict__[name]
+            return own if isinstance(own, (str, int, float, tuple)) else None
+        if "__init__" in kind.__dict__ and name in _signature(kind.__dict__["__init__"]).parameters:
+            break
+    return default
+
+
 def fitting(thing: Callable[..., object], **settings: Any) -> dict[str, Any]:
     """Those of the settings that `thing` takes."""
     known = settings_of(thing)

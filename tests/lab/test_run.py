@@ -73,6 +73,30 @@ def test_equal_trainings_have_equal_addresses():
         ({"method": "dense"}, {"method": "random", "sparsity": 0}),
         ({"method": "dense"}, {"method": "snip", "sparsity": 0}),
         ({"method": "rigl:every=50"}, {"method": "rigl:every=50,candidates=1"}),
+        ({"method": "dense"}, {"method": "set:every=50", "sparsity": 0}),
+        ({"method": "dense"}, {"method": "topkast", "sparsity": 0}),
+        ({"method": "set:dense=(first,last)"}, {"method": "set:dense=(last,first,last)"}),
+        ({"method": "set:exclude=(first)"}, {"method": "set:exclude=first"}),
+        ({"method": "mest"}, {"method": "mest:dense=(last,shortcut,first)"}),
+        ({"method": "mest:soft=true"}, {"method": "mest:soft=true,extra=0.5"}),
+        ({"method": "topkast"}, {"method": "topkast:backward_sparsity=0.8"}),
+        ({"method": "rigl", "optimizer": "sgd"}, {"method": "rigl:growth_gradient=theta", "optimizer": "sgd"}),
+        (
+            {"method": "rigl", "optimizer": "sgd"},
+            {"method": "rigl:growth_gradient=theta", "optimizer": "sam", "rho": 0},
+        ),
+        ({"optimizer": "sam"}, {"optimizer": "gsam:alpha=0"}),
+        ({"optimizer": "sam:per_rank=true"}, {"optimizer": "looksam:k=1,per_rank=true"}),
+        ({"optimizer": "asam", "rho": 0.1}, {"optimizer": "esam:beta=1,gamma=1,scale=element", "rho": 0.1}),
+        ({"optimizer": "sgd"}, {"optimizer": "rwp:sigma=0"}),
+        (
+            {"optimizer": "zosam:probe=rademacher,decide=central(batch_fraction=1/2)"},
+            {"optimizer": "zosam:probe=rademacher,decide=worst(1/2)"},
+        ),
+        (
+            {"schedule": "constant", "optimizer": "sam", "rho": 0.1},
+            {"schedule": "constant", "optimizer": "sam", "rho": "proportional:0.2,0.2"},
+        ),
         ({"rho": 0.1}, {"rho": 0.1, "optimizer": "zosam:decide=central(radius=0.1)"}),
     ]:
         assert Run(**one) == Run(**other)
@@ -83,7 +107,15 @@ def test_equal_trainings_have_equal_addresses():
 def test_trainings_that_are_only_nearly_equal_have_addresses_of_their_own():
     for one, other in [
         ({"method": "dense"}, {"method": "rigl", "sparsity": 0}),  # its updates take the place of steps
+        ({"method": "dense"}, {"method": "lth", "sparsity": 0}),  # it trains twice
+        ({"method": "dense"}, {"method": "deepr", "sparsity": 0}),  # its weights keep their signs
         ({"method": "rigl"}, {"method": "rigl:candidates=0.5"}),
+        ({"method": "snfs"}, {"method": "snfs:every=1"}),  # once an epoch, and at every step
+        ({"method": "svite"}, {"method": "svite:every=1"}),
+        (
+            {"schedule": "constant:warmup=1", "optimizer": "sam", "rho": 0.1},
+            {"schedule": "constant:warmup=1", "optimizer": "sam", "rho": "proportional:0.2,0.2"},
+        ),
         ({"rho": 0.2}, {"rho": 0.2, "optimizer": "zosam:decide=central(radius=0.1)"}),
         (
             {"rho": "linear:0.1,0.2"},
@@ -222,10 +254,12 @@ def test_everything_may_be_of_ones_own(tmp_path, monkeypatch):
         ({"schedule": "steps:at=(5,10),per_epoch=true"}, "per_epoch has no effect"),
         ({"schedule": "steps:at=(10,5)"}, "one after the other"),
         ({"schedule": "steps:factor=1"}, "factor must be above 0, and not 1"),
-        ({"method": "rigl:drop_fraction=7"}, "drop_fraction must be between 0 and 1, not 7"),
+        ({"method": "rigl:drop_fraction=7"}, "drop_fraction must be above 0 and at most 1, not 7"),
         ({"method": "rigl:growth_gradient=thta"}, "growth_gradient must be"),
         ({"method": "set:every=0"}, "every must be 1 or more"),
+        ({"method": "set:every=0", "sparsity": 0.0}, "every must be 1 or more"),
         ({"method": "lth:levels=0"}, "levels must be 1 or more"),
+        ({"optimizer": "sam:batch_fraction=0.3", "rho": 0.0}, "batch_fraction must be"),
         ({"optimizer": "msam", "momentum": 0.0}, "momentum"),
         ({"optimizer": "looksam:k=0"}, "k must be 1 or more"),
         ({"optimizer": "esam:beta=2"}, "beta must be above 0"),

@@ -167,7 +167,7 @@ def other_network():
         (other_network, "another model"),
         (lambda: state(budget="uniform"), "budget='uniform', not 'erk'"),
         (lambda: state(pattern="block:4"), "pattern='block:4', not None"),
-        (lambda: state(over="masked"), "over='masked', not 'all'"),
+        (lambda: state(over="masked", dense="first"), "belong to another model or setting"),
     ],
 )
 def test_the_state_of_something_else_is_refused_and_nothing_changes(what, message):

@@ -36,6 +36,17 @@ def sgd():
         (Magnitude, {"min_per_layer": -1}, "min_per_layer must be 0 or more"),
         (SynFlow, {"loss": sum, "min_per_layer": 1, "budget": "erk"}, "min_per_layer=1 has no effect"),
         (MEST, {"soft": True, "drop_fraction": 0.5}, "drop_fraction=0.5 has no effect with soft=True"),
+        (
+            RigL,
+            {"drop_fraction": 0.0},
+            "drop_fraction must be above 0 and at most 1, not 0.0: masks that stay are Random",
+        ),
+        (MEST, {"drop_fraction": 0.0}, "drop_fraction must be above 0"),
+        (RigL, {"over": "masked"}, "over='masked' has no effect where no layer is kept dense"),
+        (MEST, {"over": "all", "dense": ()}, "over='all' has no effect where no layer is kept dense"),
+        (RigL, {"pattern": "block:1"}, "pattern must be"),
+        (RigL, {"pattern": "block:04"}, "pattern must be"),
+        (RigL, {"pattern": "2:04"}, "pattern must be"),
     ],
 )
 def test_what_no_network_can_have(cls, settings, message):

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from zosam import optim
-from zosam.lab.assemble import METHOD, OPTIMIZER, rho_of
+from zosam.lab.assemble import METHOD, OPTIMIZER, climbs, rho_of
+from zosam.lab.radius import rho_over
 from zosam.lab.settings import Choice
-from zosam.optim import Central, Scale
+from zosam.names import default_of, settings_of
+from zosam.optim import Central, Rademacher, Scale, Worst
 from zosam.sparse import METHODS
-from zosam.sparse.static import Static
 
 if TYPE_CHECKING:
     from zosam.lab.run import Run
 
 
-def one_method(what: Run) -> Choice:
-    """The sparse method of a run as it stands in an address."""
-    found = what.method
-    if what.sparsity == 0 and issubclass(METHODS.get(found.name, object), Static):
-        return METHOD.read("dense")  # masks that prune nothing and never move
-    if found.settings.get("candidates") != 1:
-        return found
-    rest = {name: value for name, value in found.settings.items() if name != "candidates"}
-    return METHOD.read(str(Choice(found.name, "", rest)))  # all of them are candidates unless one says otherwise
+SAM_BY_ANOTHER_NAME: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("gsam", {"alpha": 0.0}),
+    ("looksam", {"k": 1}),
+    ("esam", {"beta": 1.0, "gamma": 1.0}),
+)
+
+
+def spell_in_one_way(what: Run) -> None:
+    """Write a run as all those are written that train alike."""
+    object.__setattr__(what, "rho", one_radius(what))
+    if OPTIMIZER.knows(what.optimizer):
+        optimizer = one_optimizer(what)
+        if optimizer.name not in (what.optimizer.name, "sgd"):
+            object.__setattr__(what, "rho", rho_of(what))
+        object.__setattr__(what, "optimizer", optimizer)
+    object.__setattr__(what, "method", one_method(what))
+
+
+def one_radius(what: Run) -> float | Choice | None:
+    """The rho of a run as it stands in an address."""
+    if isinstance(what.rho, Choice) and what.rho.name == "proportional" and str(what.schedule) == "constant":
+        follows = rho_over(what.rho, 1)
+        return follows(0, what.lr) if callable(follows) else follows
+    return what.rho
 
 
 def one_optimizer(what: Run) -> Choice:
@@ -36,20 +53,50 @@ def one_optimizer(what: Run) -> Choice:
     found = what.optimizer
     if found.name in optim.PRESETS:
         found = _spelled_out(found)
-    if what.rho == 0 and found.name in optim.OPTIMIZERS:
+    settings = dict(found.settings)
+    if found.name in optim.OPTIMIZERS and (what.rho == 0 or settings.get("sigma") == 0):
         return OPTIMIZER.read("sgd")  # at rho = 0 every method is its base
-    settings, scale = dict(found.settings), found.settings.get("scale")
-    decide = settings.get("decide")
+    name = found.name
+    if any(name == other and here.items() <= settings.items() for other, here in SAM_BY_ANOTHER_NAME):
+        name, settings = "sam", {k: v for k, v in settings.items() if k in settings_of(optim.SAM)}
+    scale, decide = settings.get("scale"), settings.get("decide")
     if isinstance(decide, Central) and decide.radius is not None and decide.radius == rho_of(what):
         settings["decide"] = dataclasses.replace(decide, radius=None)
+    if isinstance(decide, Worst) and settings.get("probe") == Rademacher(1):
+        settings["decide"] = Central(batch_fraction=decide.batch_fraction)  # of two, which are +u and -u
     if isinstance(scale, Scale) and scale == Scale(scale.metric):
-        settings["scale"] = scale.metric
-    if found.name == "sam" and (scale == "element" or (isinstance(scale, Scale) and scale.metric == "element")):
+        settings["scale"] = scale = scale.metric
+    if name == "sam" and (scale == "element" or isinstance(scale, Scale)):  # that has settings with this metric alone
         del settings["scale"]
-        settings["eta"] = scale.eta if isinstance(scale, Scale) else Scale.eta
-        found = Choice("asam", "", settings)
-    same = settings == found.settings and found.name == what.optimizer.name
-    return found if same else OPTIMIZER.read(str(Choice(found.name, "", settings)))
+        name, settings["eta"] = "asam", scale.eta if isinstance(scale, Scale) else Scale.eta
+    same = settings == found.settings and name == what.optimizer.name
+    return found if same else OPTIMIZER.read(str(Choice(name, "", settings)))
+
+
+def one_method(what: Run) -> Choice:
+    """The sparse method of a run as it stands in an address."""
+    found, kind = what.method, METHODS.get(what.method.name)
+    if kind is None:
+        return found
+    if what.sparsity == 0 and kind.nothing_at_zero:
+        return METHOD.read("dense")
+    settings = {name: one_order(kind, name, value) for name, value in found.settings.items()}
+    unless_told: dict[str, Any] = kind.unless_told(what.sparsity)
+    if OPTIMIZER.knows(what.optimizer) and not climbs(what):
+        unless_told = {**unless_told, "growth_gradient": "theta"}  # there is one gradient
+    for name, value in unless_told.items():
+        given = settings.get(name)
+        if given == value or (isinstance(given, float) and math.isclose(given, value)):
+            del settings[name]
+    return found if settings == found.settings else METHOD.read(str(Choice(found.name, "", settings)))
+
+
+def one_order(kind: type, name: str, value: Any) -> Any:
+    """Patterns of names in one order, each once; those of the method itself in its own."""
+    if name not in {"dense", "include", "exclude"}:
+        return value
+    patterns, usual = {value} if isinstance(value, str) else set(value), default_of(kind, name)
+    return usual if patterns == set(usual) else tuple(sorted(patterns - {""}))
 
 
 @cache

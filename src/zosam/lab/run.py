@@ -25,7 +25,7 @@ from zosam.lab.claim import check_same, claim
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
-from zosam.lab.one_spelling import one_method, one_optimizer
+from zosam.lab.one_spelling import spell_in_one_way
 from zosam.lab.preempt import stoppable
 from zosam.lab.radius import Radius
 from zosam.lab.record import Record, check_files, read_record
@@ -118,20 +118,15 @@ class Run:
         if self.ema is not None and not 0 <= self.ema < 1:
             raise ValueError(f"ema must be at least 0 and below 1, not {self.ema}")
         self._stretch()
-        object.__setattr__(self, "method", one_method(self))
-        if OPTIMIZER.knows(self.optimizer):
-            optimizer = one_optimizer(self)
-            if optimizer.name not in (self.optimizer.name, "sgd"):
-                object.__setattr__(self, "rho", rho_of(self))
-            object.__setattr__(self, "optimizer", optimizer)
+        if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
+            check(self)
+        spell_in_one_way(self)
         try:
             size = data.size_of(self.data)
         except ValueError as error:
             raise ValueError(f"data {self.data}: {error}") from None
         if models.NETWORKS.knows(self.model):
             models.fits(self.model, None if size is None else size.classes)
-        if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
-            check(self)
 
     def _stretch(self) -> None:
         """Let epochs, schedule and method say themselves how long the training is."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, overload
 
 from zosam.lab.spelling import WORDS, arguments, members, pair, pieces, written
-from zosam.names import find, settings_of
+from zosam.names import default_of, find, settings_of
 
 Thing = Callable[..., Any]
 SET_BY_RUN = {
@@ -72,7 +72,7 @@ class Kind:
             if key in self.given and key in SET_BY_RUN:
                 raise ValueError(f"{name}:{rest}: {key} is set by the run itself, with {SET_BY_RUN[key]}: leave it out")
         settings = arguments(thing, name, pieces(rest), known, self.parts)
-        defaults = {n: _default(thing, p) for n, p in known.items()}
+        defaults = {n: default_of(thing, n) for n in known}
         missing = [n for n, d in defaults.items() if d is inspect.Parameter.empty and n not in settings]
         if missing:
             raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
@@ -145,14 +145,6 @@ def typed(name: str, value: Any, wanted: Any) -> Any:
             return value
     words = " or ".join(WORDS.get(k, "text") for k in kinds)
     raise ValueError(f"{name} must be {words}, not {value!r:.100}")
-
-
-def _default(thing: Thing, parameter: inspect.Parameter) -> Any:
-    """The default of an argument; where that is None and a class has one of that name for itself, its own."""
-    if parameter.default is None and isinstance(thing, type):
-        own = getattr(thing, parameter.name, None)
-        return own if isinstance(own, (str, int, float, tuple)) else None
-    return parameter.default
 
 
 def _import(name: str, word: str) -> None:

@@ -55,6 +55,7 @@ class Sparsity(Report, MaskHooks):
     over: ClassVar[str] = "all"  # of which weights the sparsity is a share, unless told
     min_per_layer: int = 0  # weights that each layer keeps where layers compete, unless told
     patterns: ClassVar[tuple[str, ...]] = ("n:m", "block")  # the structures that the method can keep
+    nothing_at_zero: ClassVar[bool] = True  # whether at sparsity 0 it trains as if it were not there
     sharded: ClassVar[bool] = False  # whether weights may be those of fully_shard; all ranks then decide on whole ones
 
     def __init__(
@@ -75,7 +76,7 @@ class Sparsity(Report, MaskHooks):
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity must be at least 0 and below 1, not {sparsity}")
         self.target_sparsity, self.seed, self.steps = sparsity, seed, 0
-        self.pattern = self._check(budget, over, min_per_layer, pattern)
+        self.pattern = self._check(budget, over, min_per_layer, pattern, self.dense if dense is None else dense)
         self.model = plain(model)
         found = split(self.model, include, exclude, dense or (), self.dense if dense is None else None)
         self.weights, self.kept_dense, self.left_out = found.masked, found.kept_dense, found.left_out
@@ -98,6 +99,11 @@ class Sparsity(Report, MaskHooks):
         self._hold()
 
     # --- what a method says ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def unless_told(cls, sparsity: float) -> dict[str, float]:
+        """What settings that are None stand for at this sparsity."""
+        return {}
 
     def choose(self) -> Masks:
         """The masks to start with."""
@@ -202,7 +208,12 @@ class Sparsity(Report, MaskHooks):
     # --- how it is done ----------------------------------------------------------------------------------------------
 
     def _check(
-        self, budget: str | Budget | None, over: str | None, min_per_layer: int | None, pattern: str | None
+        self,
+        budget: str | Budget | None,
+        over: str | None,
+        min_per_layer: int | None,
+        pattern: str | None,
+        dense: Patterns,
     ) -> Unstructured:
         """Refuse settings that no model can have; the structure that `pattern` names."""
         found, rule = structure(pattern), self.budget if budget is None else budget
@@ -211,7 +222,7 @@ class Sparsity(Report, MaskHooks):
             raise ValueError(f"{type(self).__name__} cannot keep the pattern {pattern}: {can}")
         if isinstance(found, NM):
             sparsity = 1 - found.density
-            if budget is not None or over == "all" or abs(self.target_sparsity - sparsity) > 1e-9:
+            if budget is not None or over is not None or abs(self.target_sparsity - sparsity) > 1e-9:
                 raise ValueError(
                     f"pattern {pattern} fixes every masked layer: pass sparsity={sparsity:g}, no budget and no over"
                 )
@@ -220,6 +231,8 @@ class Sparsity(Report, MaskHooks):
                 f"{type(self).__name__} needs a count for each layer: choose uniform, er or erk, not global"
             )
         budgets.check(rule, self.over if over is None else over)
+        if over not in (None, self.over) and not dense:
+            raise ValueError(f"over={over!r} has no effect where no layer is kept dense: leave it out, or say dense=")
         if min_per_layer is not None:
             if min_per_layer < 0:
                 raise ValueError(f"min_per_layer must be 0 or more weights, not {min_per_layer}")

@@ -30,6 +30,7 @@ class DeepR(Periodic):
     patterns: ClassVar[tuple[str, ...]] = ()
     until: float = 1.0
     needs_length: ClassVar[bool] = False
+    nothing_at_zero: ClassVar[bool] = False
     update_reads_gradient: ClassVar[bool] = False
 
     def __init__(

@@ -37,8 +37,10 @@ class Dynamic(Periodic):
         drop_fraction: float = 0.3,
         **settings: Any,
     ) -> None:
-        if not 0 <= drop_fraction <= 1:
-            raise ValueError(f"drop_fraction must be between 0 and 1, not {drop_fraction}")
+        if not 0 < drop_fraction <= 1:
+            raise ValueError(
+                f"drop_fraction must be above 0 and at most 1, not {drop_fraction}: masks that stay are Random's"
+            )
         self.drop_fraction = drop_fraction
         super().__init__(model, optimizer, sparsity, **settings)
 

@@ -29,6 +29,7 @@ class LTH(Sparsity):
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
     sharded: ClassVar[bool] = True
+    nothing_at_zero: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -56,9 +56,13 @@ class MEST(Dynamic):
         if extra is not None and not extra > 0:
             raise ValueError(f"extra must be above 0, not {extra}")
         self.lam, self.soft = lam, soft
-        self.extra = 0.05 / (1 - sparsity) if extra is None else extra
+        self.extra = self.unless_told(sparsity)["extra"] if extra is None else extra
         dropped = self.drop_fraction if drop_fraction is None else drop_fraction
         super().__init__(model, optimizer, sparsity, drop_fraction=dropped, **settings)
+
+    @classmethod
+    def unless_told(cls, sparsity: float) -> dict[str, float]:
+        return {"extra": 0.05 / (1 - sparsity)}
 
     def choose(self) -> Masks:
         if self.soft and isinstance(self.pattern, NM):

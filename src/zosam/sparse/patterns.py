@@ -103,9 +103,11 @@ def structure(spec: str | None) -> Unstructured:
     """The structure that `spec` names: None, "2:4" (any N:M) or "block:4"."""
     if spec is None:
         return Unstructured()
-    block, nm = re.fullmatch(r"block:(\d+)", spec), re.fullmatch(r"(\d+):(\d+)", spec)
-    if block and int(block[1]) > 0:
+    block, nm = re.fullmatch(r"block:([1-9]\d*)", spec), re.fullmatch(r"([1-9]\d*):([1-9]\d*)", spec)
+    if block and int(block[1]) > 1:
         return Block(int(block[1]))
-    if nm and 0 < int(nm[1]) < int(nm[2]):
+    if nm and int(nm[1]) < int(nm[2]):
         return NM(int(nm[1]), int(nm[2]))
-    raise ValueError(f'pattern must be N:M with N below M such as "2:4", or "block:4", not {spec!r}')
+    raise ValueError(
+        f'pattern must be N:M with N below M such as "2:4", or blocks of 2 or more such as "block:4", not {spec!r}'
+    )

@@ -35,6 +35,7 @@ class RigL(Dynamic):
 
     at_start: ClassVar[bool] = True
     steps_after_update: ClassVar[bool] = False
+    nothing_at_zero: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -66,6 +67,10 @@ class RigL(Dynamic):
         self.candidates = candidates
         self._wanted: dict[str, tuple[int, Tensor]] = {}
         super().__init__(model, optimizer, sparsity, **settings)
+
+    @classmethod
+    def unless_told(cls, sparsity: float) -> dict[str, float]:
+        return {"candidates": 1.0}  # all of them
 
     def gradient_wanted(self, name: str) -> Tensor | None:
         if self.candidates is None:

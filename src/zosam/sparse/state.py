@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.distributed.fsdp import local, shared_like
-from zosam.names import settings_of
+from zosam.names import default_of, settings_of
 from zosam.optim import state_hooks
 
 Masks = dict[str, Tensor]
@@ -161,6 +161,5 @@ class SavedPart:
 
 def _told(kind: type, name: str, value: Any) -> str:
     """A setting as it is saved; where None stands for what the method itself prefers, that."""
-    if value is None and name in {"budget", "over", "until", "min_per_layer"}:
-        value = getattr(kind, name, None)
+    value = default_of(kind, name) if value is None else value
     return getattr(value, "__qualname__", repr(value))

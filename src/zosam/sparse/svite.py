@@ -16,13 +16,14 @@ class SViTE(RigL):
 
     Chen et al., "Chasing sparsity in vision transformers", NeurIPS 2021. All projections are masked: patch embedding,
     queries, keys and values, also inside `nn.MultiheadAttention`, MLPs and head. Masks move every hundredth of the
-    training, and unlike in RigL the step is taken then. The published code never clears AdamW's state where weights
-    grow; here it is cleared.
+    training, and unlike in RigL the step is taken then; weights that grow wait for the next. The published code never
+    clears AdamW's state where weights grow; here it is cleared.
     """
 
     until: float = 0.8
     at_start: ClassVar[bool] = False
     steps_after_update: ClassVar[bool] = True
+    nothing_at_zero: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -39,11 +39,15 @@ class TopKAST(Periodic):
         backward_sparsity: float | None = None,
         **settings: Any,
     ) -> None:
-        wide = max(0.0, 1 - 2 * (1 - sparsity)) if backward_sparsity is None else backward_sparsity
+        wide = self.unless_told(sparsity)["backward_sparsity"] if backward_sparsity is None else backward_sparsity
         if not 0 <= wide <= sparsity:
             raise ValueError(f"backward_sparsity must be between 0 and the sparsity {sparsity}, not {wide}")
         self.widening = (1 - wide) / (1 - sparsity)
         super().__init__(model, optimizer, sparsity, **settings)
+
+    @classmethod
+    def unless_told(cls, sparsity: float) -> dict[str, float]:
+        return {"backward_sparsity": max(0.0, 1 - 2 * (1 - sparsity))}
 
     def choose(self) -> Masks:
         self.rest = {n: torch.zeros_like(w) for n, w in self.weights.items()}  # θ outside A
