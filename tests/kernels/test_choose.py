@@ -187,6 +187,17 @@ def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPat
         assert caplog.records[-1].levelname == "WARNING"
 
 
+def test_the_report_names_layers_that_no_kernel_knows(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
+    net = nn.Sequential(model(), nn.ConvTranspose2d(8, 4, 2, 2))
+    sparse = masks(net, 0.9)
+    accelerate(net, sparse, torch.randn(32, 4, 8, 8))
+    assert "ConvTranspose2d" not in report(net)  # it is dense
+    sparse.masks["1.weight"] = torch.rand(8, 4, 2, 2) < 0.1
+    accelerate(net, sparse, torch.randn(32, 4, 8, 8))
+    assert report(net).splitlines()[-1] == "1: ConvTranspose2d runs in torch"
+
+
 def test_progress_is_not_written_into_what_somebody_else_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -165,7 +165,10 @@ def _waiting(model: nn.Module) -> list[FirstBatch]:
 
 
 def report(model: nn.Module) -> str:
-    """One line per region of an accelerated model: what it holds, and whether kernels or torch run it."""
+    """One line per region of an accelerated model: what it holds, and whether kernels or torch run it.
+
+    Then one for each sparse layer that no kernel knows, and why.
+    """
     if _waiting(model):
         return "not measured yet: the first batch will be measured, and then runs where it is faster"
     told = []
@@ -180,8 +183,22 @@ def report(model: nn.Module) -> str:
             always = len(cases) == len(dispatcher.versions)  # then only gains are worth a word
             said = ", ".join(c for c in cases if not always or "times" in c)
             told.append(f"{name or 'model'}: {line}" + f" ({said})" * bool(said))
+    told += _unknown(model)
     nothing = "torch runs all of it: the kernels gain nothing here" if model in _chosen else "not accelerated"
     return "\n".join(told) or nothing
+
+
+def _unknown(model: nn.Module) -> list[str]:
+    """Sparse layers of an accelerated model that are not on the kernels and never can be."""
+    found = list(_dispatchers(model).values())
+    switches = [s for d in found for version in filter(None, d.versions.values()) for s in version.switches]
+    on = {weight for switch in switches for weight in switch.sparse_weights() if weight is not None}
+    told = {}
+    for name, owner in model.named_modules() if found else ():
+        own = {w for w in owner._parameters.values() if w is not None and found[0].layers.is_sparse(w)}
+        if own - on and (reason := why_not(owner)):
+            told[name or "model"] = reason
+    return [f"{name}: {reason}" for name, reason in told.items()]
 
 
 def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
