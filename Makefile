@@ -39,7 +39,7 @@ test-ray: setup  ## sweeps on a Ray cluster of this machine
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt ray
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/lab/paper/test_cluster.py
 
-LONG := tests/laws tests/device tests/distributed tests/optim/test_guards.py tests/sparse/test_exact.py \
+LONG := tests/laws tests/device tests/distributed tests/kernels tests/optim/test_guards.py tests/sparse/test_exact.py \
 	tests/lab/faults tests/lab/fuzz tests/lab/test_run.py tests/lab/paper/test_paper_tier.py
 test-long: setup ## every law for every pair (on the pretended device and on two ranks too), DeiT on two processes, kills, five minutes of hostile files
 	@OMP_NUM_THREADS=1 ZOSAM_LONG=1 ZOSAM_FUZZ_SECONDS=300 $(BIN)/python -m pytest -n auto $(LONG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -31,11 +32,14 @@ server.set_forkserver_preload(
      "zosam.lab.cli.arguments", "zosam.lab.cli.runs"]
 )  # fmt: skip
 
-# What shares something dear, such as a team of ranks, a browser or a training: one worker runs all of it.
+# What shares something dear, such as a team of ranks, a browser, a training or that server: one worker runs all of it.
 TOGETHER = (
-    "tests/distributed/", "tests/lab/report/browser/", "tests/lab/faults/", "tests/lab/fuzz/test_bombs.py",
-    "tests/lab/fuzz/test_own_files.py", "tests/lab/paper/test_measured.py", "tests/lab/paper/test_paper_tier.py",
-    "tests/lab/test_scoring.py",
+    ("tests/distributed/",), ("tests/lab/report/browser/",), ("tests/lab/report/test_static.py",),
+    ("tests/lab/fuzz/test_own_files.py",), ("tests/lab/paper/test_measured.py",), ("tests/lab/test_scoring.py",),
+    ("tests/lab/paper/test_paper_tier.py",),
+    ("tests/device/", "tests/lab/faults/", "tests/lab/data/test_corrupt_files.py", "tests/lab/fuzz/test_bombs.py",
+     "tests/lab/test_run.py::test_nothing_is_loaded", "tests/examples/test_examples.py", "tests/kernels/test_ranks.py",
+     "tests/kernels/test_accelerate.py::test_a_forked_child", "tests/test_rooms.py"),
 )  # fmt: skip
 LONG = bool(os.environ.get("ZOSAM_LONG"))
 SCALES = ("filter", "element")
@@ -206,11 +210,11 @@ class Forked:
         return self.log.read_text()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Forked]:
     """Start a program: `forked("print(3)").ends()`."""
-    folder = tmp_path_factory.mktemp("forked")
-    return lambda program: Forked(program, folder / str(len(list(folder.iterdir()))))
+    folder, logs = tmp_path_factory.mktemp("forked"), itertools.count()
+    return lambda program: Forked(program, folder / str(next(logs)))
 
 
 @pytest.fixture(autouse=True)
@@ -225,9 +229,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`optimizer_name`, `method` (with none) and `sparse_method` run over everything that the package lists.
 
     Of all pairs, those with the typical optimizer or method are tried every time, the others by `make test-long`.
-    `sam/filter` is SAM in the metric of filters.
+    `sam/filter` is SAM in the metric of filters; every time each optimizer is tried in one metric, in turn.
     """
-    scaled = [f"{name}/{scale}" for name, cls in OPTIMIZERS.items() for scale in SCALES if "scale" in settings_of(cls)]
+    scales = [name for name, cls in OPTIMIZERS.items() if "scale" in settings_of(cls)]
+    scaled = [f"{name}/{s}" for i, name in enumerate(scales) for s in (SCALES if LONG else SCALES[i % 2 :][:1])]
     asked = set(metafunc.fixturenames)
     which = next((name for name in ("method", "sparse_method") if name in asked), None)
     methods = [*([None] if which == "method" else []), *sorted(METHODS)]
@@ -255,6 +260,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Shared(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+            return next((places[0] for places in TOGETHER if nodeid.startswith(places)), nodeid)
 
     return Shared(config, log)

@@ -22,7 +22,7 @@ def signs():
 
 def test_rounding_spoils_signs_of_probes_that_are_near(signs, tmp_path, monkeypatch):
     monkeypatch.setattr(signs, "DELTAS", [None, 1e-5, 3e-3])
-    what = Run(epochs=2, optimizer="sgd", batch_size=128)
+    what = Run(model="digits_net:width=8", epochs=2, optimizer="sgd")
     found = signs.rounding(what, None, 24, ["fp32", "bf16"], tmp_path)
     assert set(found) == {(p, d) for p in ("fp32", "bf16") for d in signs.DELTAS}
     assert all(found["fp32", delta] >= 0.75 for delta in signs.DELTAS)

@@ -73,7 +73,7 @@ def train(names, method, settings):
     found = {}
     for name in names:
         model, optimizer, _ = build(name, method, settings)
-        steps(model, optimizer, 0, 7)
+        steps(model, optimizer, 0, 4)
         found[name] = numbers(model)
     return found
 
@@ -86,7 +86,7 @@ def agree(per_rank, alone, atol=1e-5):
 
 
 def test_every_optimizer_takes_the_steps_of_one_process(two):
-    agree(two(train, list(VARIANTS), "rigl", {"every": 3}), train(list(VARIANTS), "rigl", {"every": 3}))
+    agree(two(train, list(VARIANTS), "rigl", {"every": 2}), train(list(VARIANTS), "rigl", {"every": 2}))
 
 
 def test_and_without_masks(two):
@@ -95,17 +95,17 @@ def test_and_without_masks(two):
 
 SHARDED = sorted(name for name, cls in METHODS.items() if cls.sharded)
 SETTINGS = {
-    "lth": {"steps": 6, "rewind": 1, "levels": 1},
-    "gmp": {"steps": 8, "until": 1.0, "every": 2},
+    "lth": {"steps": 3, "rewind": 1, "levels": 1},
+    "gmp": {"steps": 4, "until": 1.0, "every": 2},
     "random": {},
     "magnitude": {},
 }
-SETTINGS["mest"] = {"every": 3, "soft": True, "steps": 9, "until": 1.0, "dense": ()}
+SETTINGS["mest"] = {"every": 2, "soft": True, "steps": 4, "until": 1.0, "dense": ()}
 
 
 def test_every_method_that_says_so_keeps_the_masks_of_one_process(two):
     for name in SHARDED:
-        settings = SETTINGS.get(name, {"every": 3, "steps": 1000})
+        settings = SETTINGS.get(name, {"every": 2, "steps": 1000})
         agree(two(train, ["zosam"], name, settings), train(["zosam"], name, settings))
 
 
@@ -209,7 +209,7 @@ def test_every_pass_sees_the_weights_of_now(two):
     two(after_eval)
 
 
-RIGL, LTH = ("rigl", {"every": 4}), ("lth", {"steps": 8, "rewind": 2, "levels": 1})  # this one rewinds after the resume
+RIGL, LTH = ("rigl", {"every": 2}), ("lth", {"steps": 4, "rewind": 1, "levels": 1})  # this one rewinds after the resume
 CHECKPOINTED = [
     ("momentum", torch.optim.SGD, RIGL),
     ("looksam", torch.optim.SGD, RIGL),
@@ -219,23 +219,23 @@ CHECKPOINTED = [
 
 
 def save(folder, which=CHECKPOINTED):
-    for i, (name, base, method) in enumerate(which):
+    for name, base, method in which:
         model, optimizer, _ = build(name, *method, lr=0.02, base=base)
-        steps(model, optimizer, 0, 7)
-        sharded_files.save(folder / str(i), model, optimizer)
+        steps(model, optimizer, 0, 3)
+        sharded_files.save(folder / name, model, optimizer)
         with pytest.raises((FileExistsError, SystemExit)):
-            sharded_files.save(folder / str(i), model, optimizer)
+            sharded_files.save(folder / name, model, optimizer)
 
 
-def go_on(folder):
+def go_on(folder, which=CHECKPOINTED):
     found = {}
-    for i, (name, base, method) in enumerate(CHECKPOINTED):
+    for name, base, method in which:
         model, optimizer, sparse = build(name, *method, lr=0.5, base=base)
-        steps(model, optimizer, 20, 22)  # a state of its own, to be overwritten
-        sharded_files.load(folder / str(i), model, optimizer)
+        steps(model, optimizer, 20, 21)  # a state of its own, to be overwritten
+        sharded_files.load(folder / name, model, optimizer)
         assert optimizer.param_groups[0]["lr"] == 0.02
-        steps(model, optimizer, 7, 12)
-        assert optimizer.steps == sparse.steps == 12
+        steps(model, optimizer, 3, 6)
+        assert optimizer.steps == sparse.steps == 6
         found[name] = numbers(model)
     return found
 
@@ -244,7 +244,7 @@ def straight():
     found = {}
     for name, base, method in CHECKPOINTED:
         model, optimizer, _ = build(name, *method, lr=0.02, base=base)
-        steps(model, optimizer, 0, 12)
+        steps(model, optimizer, 0, 6)
         found[name] = numbers(model)
     return found
 
@@ -256,7 +256,9 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_two_four_and_one(two, four, tmp_
         for name, state in rank.items():
             for key, value in state.items():
                 np.testing.assert_array_equal(resumed[name][key], value, err_msg=f"{name}: {key}")
-    agree(four(go_on, tmp_path), undisturbed[0], atol=2e-5)
+    some = CHECKPOINTED if trials.LONG else CHECKPOINTED[1:3]
+    expected = {name: undisturbed[0][name] for name, *_ in some}
+    agree(four(go_on, tmp_path, some), expected, atol=2e-5)
     agree([go_on(tmp_path)], undisturbed[0], atol=2e-5)
 
 
@@ -268,19 +270,19 @@ def test_a_checkpoint_of_another_network_is_refused(two, tmp_path):
     for model in (nn.Linear(2, 2), wider):
         before = numbers(model)
         with pytest.raises(ValueError, match="another network"):
-            sharded_files.load(tmp_path / "0", model, ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1)))
+            sharded_files.load(tmp_path / "momentum", model, ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1)))
         assert all(np.array_equal(before[n], v) for n, v in numbers(model).items())
 
 
 def test_a_damaged_checkpoint_is_refused_and_none_is_pickle(two, tmp_path):
     two(save, tmp_path, CHECKPOINTED[:1])
-    folder = tmp_path / "0"
+    folder = tmp_path / "momentum"
     assert {f.suffix for f in folder.iterdir()} == {".safetensors", ".json"}
     (part, *_) = sorted(folder.glob("*.safetensors"))
     whole_part = part.read_bytes()
     numbers_file = folder / sharded_files.NUMBERS
     right = numbers_file.read_text()
-    model, optimizer, _ = build("momentum", "rigl", {"every": 4})
+    model, optimizer, _ = build("momentum", *RIGL)
     before = numbers(model)
     for content in (b"", whole_part[:100], whole_part[:-50], b"\xff" * 8 + whole_part[8:]):
         part.write_bytes(content)

@@ -50,13 +50,13 @@ def variant(name):
 
 
 def sparse(model, optimizer):
-    return RigL(model, optimizer, 0.5, every=4, steps=1000)
+    return RigL(model, optimizer, 0.5, every=2, steps=1000)
 
 
 def weights(names, norm, masked):
-    """On each rank: the weights after 12 steps of each variant, with three updates of the masks."""
+    """On each rank: the weights after 6 steps of each variant, with two updates of the masks."""
     method = sparse if masked else None
-    return {n: trials.numbers(trials.train(variant(n), 12, norm, method)[0]) for n in names}
+    return {n: trials.numbers(trials.train(variant(n), 6, norm, method)[0]) for n in names}
 
 
 def agree(per_rank, alone):

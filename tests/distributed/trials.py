@@ -26,6 +26,9 @@ def shared_fixtures():
     return sys.modules[name]
 
 
+LONG = shared_fixtures().LONG  # make test-long
+
+
 def net(norm: bool = False) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(

@@ -170,7 +170,7 @@ def test_rho_as_a_schedule(tmp_path):
         (-1, "rho must be 0 or more"),
         ("linaer:0,1", "did you mean 'linear'"),
         ("linear:start=1", "linear needs end"),
-        ("linear:steps=3,start=1,end=0", "no setting 'steps'"),
+        ("linear:steps=3,start=1,end=0", "steps is set by the run itself"),
         (True, "rho must be"),
     ):
         with pytest.raises(ValueError, match=says):

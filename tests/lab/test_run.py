@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -316,22 +317,24 @@ def test_what_is_fine_is_not_made_again_for_another_seed(monkeypatch):
             Run(lr=0.0123, method="rigl:drop_fraction=7")
 
 
-def test_nothing_is_loaded_to_refuse_nonsense():
-    code = """
-import sys, time
+def test_nothing_is_loaded_to_refuse_nonsense(forked):
+    child = forked("""
+import time
+for name in [name for name in sys.modules if name.partition(".")[0] in {"sklearn", "zosam"}]:
+    del sys.modules[name]
 from zosam.lab.run import Run
 Run(data="cifar100:train=7", model="resnet50")
 for wrong in ({"method": "rigl:drop_fraction=7"}, {"optimizer": "zosam:scale=foo"}):
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         Run(**wrong)
     except ValueError:
-        assert time.perf_counter() - began < 0.2, "it took seconds"
+        assert time.process_time() - began < 0.2, "it took seconds"
     else:
         raise SystemExit(f"{wrong} was not refused")
 assert "sklearn" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
+""")
+    assert child.ends() == 0, child.says()
 
 
 def test_a_finished_run_is_not_done_again(tmp_path):
@@ -398,22 +401,17 @@ def test_a_run_that_was_broken_off_goes_on_bit_for_bit(tmp_path, what, fast):
     assert whole.last["forward"] == resumed.last["forward"]
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, damage):
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path):
     whole = run(SMALL, tmp_path / "whole")
     interrupted(SMALL, tmp_path / "broken", at=15)
-    newest = checkpoints.of(tmp_path / "broken" / SMALL.folder)[-1]
-    content = bytearray(newest.read_bytes())
-    if damage == "truncate":
-        content = content[: len(content) // 2]
-    elif damage == "flip":
-        content[len(content) // 2] ^= 1
-    else:
-        content = bytearray()
-    newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="damaged"):
-        resumed = run(SMALL, tmp_path / "broken")
-    assert equal(weights(whole.path), weights(resumed.path))
+    content = checkpoints.of(tmp_path / "broken" / SMALL.folder)[-1].read_bytes()
+    half = len(content) // 2
+    for damaged in (content[:half], content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :], b""):
+        shutil.copytree(tmp_path / "broken", copy := tmp_path / hashlib.sha256(damaged).hexdigest())
+        checkpoints.of(copy / SMALL.folder)[-1].write_bytes(damaged)
+        with pytest.warns(UserWarning, match="damaged"):
+            resumed = run(SMALL, copy)
+        assert equal(weights(whole.path), weights(resumed.path))
 
 
 def test_a_folder_of_another_configuration_is_refused(tmp_path):
@@ -515,19 +513,3 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(tmp_path):
     assert kills
     assert zosam_train(tmp_path / "killed").wait(120) == 0
     assert equal(weights(tmp_path / "whole" / SMALL.folder), weights(tmp_path / "killed" / SMALL.folder))
-
-
-def test_ctrl_c_says_how_to_go_on(tmp_path):
-    process = zosam_train(tmp_path)
-    folder = tmp_path / SMALL.folder
-    while not (folder / "record.json").exists() and process.poll() is None:
-        time.sleep(0.02)  # written after the first checkpoint
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=120)[0].decode()
-    if process.returncode == 0:
-        pytest.skip("it was done before the signal came")
-    assert process.returncode == 130
-    assert "Stopped by Ctrl-C after step" in output
-    assert "Traceback" not in output
-    assert json.loads((folder / "record.json").read_text())["status"] == "training"
-    assert run(SMALL, tmp_path).last["epoch"] == 3

@@ -57,7 +57,7 @@ class Stop(Exception):
 
 @kernels
 def test_resumed_where_timings_differ_it_ends_in_the_same_bits(tmp_path, monkeypatch):
-    what = Run(epochs=2, batch_size=256)
+    what = Run(model="digits_net:width=16", epochs=2, batch_size=256)
     weights = []
 
     def stop_in_the_second_epoch(step, steps):

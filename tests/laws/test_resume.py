@@ -28,14 +28,14 @@ def test_resume_is_bit_exact(trial, same, optimizer_name, method, base, at):
     straight = trial(optimizer_name, method, base=base)
     straight.step(at)
     state = saved(straight)
-    straight.step(9 - at)
+    straight.step(6 - at)
 
     resumed = trial(optimizer_name, method, base=base)
-    resumed.step(2)  # a state of its own, to be overwritten
+    resumed.step()  # a state of its own, to be overwritten
     load(resumed, state)
-    resumed.step(9 - at)
+    resumed.step(6 - at)
     assert same(straight.snapshot(), resumed.snapshot())
-    assert straight.optimizer.steps == resumed.optimizer.steps == 9
+    assert straight.optimizer.steps == resumed.optimizer.steps == 6
 
 
 def test_a_method_made_for_loaded_weights_resumes_bit_for_bit(trial, same, sparse_method):
@@ -43,14 +43,14 @@ def test_a_method_made_for_loaded_weights_resumes_bit_for_bit(trial, same, spars
     straight = trial("sam", sparse_method)
     straight.step(4)
     state = saved(straight)
-    straight.step(5)
+    straight.step(2)
 
     resumed = trial("sam", sparse_method, starts_from=state["model"], method_settings={"seed": 1})
     resumed.optimizer.load_state_dict(resumed.optimizer.state_dict())  # as accelerate does
     resumed.sparse.seed = straight.sparse.seed
     resumed.optimizer.load_state_dict(state["optimizer"])
     resumed.stream = state["rng"]
-    resumed.step(5)
+    resumed.step(2)
     assert same(straight.snapshot(), resumed.snapshot())
 
 

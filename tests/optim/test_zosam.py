@@ -49,7 +49,7 @@ class Linear:
 @pytest.mark.parametrize("directions", [1, 4])
 def test_the_estimate_is_unbiased(kind, directions):
     problem = Linear(probe=kind(directions))
-    n = 600
+    n = 300
     error = problem.estimates(n).mean(0) - problem.g
     # E‖ĝ − g‖² = (k + 1)/m ‖g‖² at most, so the mean of n is within a few of its standard deviations
     assert error.norm() < 1.3 * problem.g.norm() * math.sqrt(51 / directions / n)

@@ -41,7 +41,7 @@ X, Y = torch.randn(2, 3, 8, 8), torch.tensor([1, 2])
 
 SPARSITIES = [0.5, 0.8, 0.9, 0.95, 0.98, 0.99]
 EVERY = [(net, sparsity) for net in NETS for sparsity in SPARSITIES]
-SOME = [(net, sparsity) for net, sparsity in EVERY if net != "resnet32" or sparsity in (0.9, 0.98)]  # that one is slow
+SOME = [(net, sparsity) for net, sparsity in EVERY if net != "resnet32" or sparsity == 0.9]  # that one is slow
 
 
 @pytest.mark.parametrize(("net", "sparsity"), EVERY if os.environ.get("ZOSAM_LONG") else SOME)

@@ -1,5 +1,6 @@
 """Making CIFAR-10-C: the published layout, whole files only, the same whatever the number of processes."""
 
+import multiprocessing
 import os
 import textwrap
 
@@ -39,7 +40,13 @@ def test_published_layout(made):
         assert np.array_equal(block, wanted)
 
 
-def test_the_same_with_two_processes_and_other_with_another_seed(made, tmp_path):
+def test_the_same_with_two_processes_and_other_with_another_seed(made, tmp_path, monkeypatch):
+    def started_at_once(how):  # all that they are given goes through a pickle, as with spawn
+        assert how == "spawn"
+        return own("forkserver")
+
+    own = multiprocessing.get_context
+    monkeypatch.setattr(archive.multiprocessing, "get_context", started_at_once)
     generate(made, out=tmp_path / "two", only=SOME, processes=2)
     generate(made, out=tmp_path / "seed", only=SOME, processes=1, seed=1)
     for name in SOME:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,7 +32,7 @@ sparse = SET(layer, torch.optim.SGD(layer.parameters(), lr=0.1), 0.5, steps=1000
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("VmPeak", "VmHWM")))
-for name, (path, call) in json.loads(sys.argv[1]).items():
+for name, (path, call) in {files!r}.items():
     path, before, said = Path(path), peak(), "nothing"
     try:
         eval(call)
@@ -128,7 +126,7 @@ BOMBS = {
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
+def outcome(tmp_path_factory, forked):
     """What became of each of them, in one process that does nothing else."""
     files = {}
     for name, (call, content, *shape) in BOMBS.items():
@@ -142,9 +140,9 @@ def outcome(tmp_path_factory):
         (folder / "model.safetensors").write_bytes(header(a=claims([16])))
         files[name] = (str(path), call)
     files["nothing wrong"] = ("", "numpy.ones(10**9, numpy.uint8)")
-    done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(files)], capture_output=True, text=True)
-    assert not done.returncode, done.stderr[-2000:]
-    return {name: (kilobytes, said) for name, kilobytes, said in map(json.loads, done.stdout.splitlines())}
+    child = forked(CHILD.format(files=files))
+    assert child.ends() == 0, child.says()[-2000:]
+    return {name: (kilobytes, said) for name, kilobytes, said in map(json.loads, child.says().splitlines())}
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -81,16 +81,17 @@ def test_ten_steps_of_each_kind():
 
 
 def test_where_data_are_missing_noise_stands_in_for_them(tmp_path, capsys, monkeypatch):
-    """ImageNet is counted by its known size: 300 epochs of dense DeiT-Tiny, tested with its average after each."""
+    """ImageNet is counted by its known size: 300 epochs as of dense DeiT-Tiny, tested with its average after each."""
     monkeypatch.setattr(dry_run, "STEPS", 2)
-    change = ("model=deit_tiny:image_size=32,patch_size=16", "data=imagenet:image_size=32", "batch_size=8")
+    change = ("model=resnet20:width=4", "data=imagenet:image_size=32", "batch_size=8")
     chosen = {"seeds": 1, "only": "^Dense / DeiT-Tiny", "dry_run": True, "out": tmp_path, "change": change}
     commands.table("2", "paper", **chosen, where=Where(data_dir=str(tmp_path)), output=Output(json=True))
     (plan,) = json.loads(capsys.readouterr().out)
     assert plan["noise"]
     assert plan["timed"] == 8  # a whole batch
-    one = probe(Run(model="deit_tiny:image_size=32,patch_size=16", data="imagenet:image_size=32", batch_size=8),
-                Where(data_dir=str(tmp_path)))  # fmt: skip
+    one = probe(
+        Run(model="resnet20:width=4", data="imagenet:image_size=32", batch_size=8), Where(data_dir=str(tmp_path))
+    )
     assert plan["operations"] == pytest.approx(one.operations * 300 * (3 * 1_281_167 + 2 * 50_000))
     commands.table("2", "paper", **chosen, where=Where(data_dir=str(tmp_path)))
     assert "On noise: the data are not there." in " ".join(capsys.readouterr().out.split())
@@ -119,7 +120,8 @@ def test_on_the_kernels_masks_are_timed(monkeypatch):
     assert [plan.runs for plan in plans([*runs, dense], Where())] == [3]
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dry_run, "STEPS", 2)
     commands.table("1", "tiny", seeds=1, only="SNIP", printed_only=True, dry_run=True, out=tmp_path)
     said = capsys.readouterr().out
     assert "table1, tier tiny: 6 runs, 0 finished, 6 missing" in said

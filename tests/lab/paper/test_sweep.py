@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -93,16 +90,18 @@ def test_who_waits_for_another_does_not_say_that_it_begins(tmp_path):
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    command = [sys.executable, "-m", "zosam", "table", "1", "--tier", "tiny", "--seeds", "1", "--out", str(tmp_path)]
-    command += ["--only", "^SNIP / CIFAR-10 9", "--change", "model=digits_net:width=4"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list(tmp_path.glob("*/record.json")):
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    words = ["table", "1", "--tier", "tiny", "--seeds", "1", "--out", str(tmp_path), "--only", "^SNIP / CIFAR-10 9"]
+    words += ["--change", "model=digits_net:width=4", "batch_size=256", "epochs=2"]
+    monkeypatch.setattr(sys, "argv", ["zosam", *words])
+    process = multiprocessing.get_context("fork").Process(target=main)
+    process.start()
+    while process.is_alive() and len(list(tmp_path.glob("*/record.json"))) < 2:
+        time.sleep(0.01)
+    process.kill()
+    process.join()
     ended = [p for p in tmp_path.glob("*/record.json") if json.loads(p.read_text())["status"] == "finished"]
     before = {p: p.stat().st_mtime_ns for p in ended}
-    monkeypatch.setattr(sys, "argv", ["zosam", *command[3:]])
+    assert before
     main()
     assert f"3 runs, {len(before)} finished, {3 - len(before)} missing" in capsys.readouterr().out
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
