@@ -33,6 +33,8 @@ def test_the_oldest_and_the_newest_torch_and_python_are_tried():
     assert any(t["torch"].startswith(oldest + ".") for t in tried)
     assert {t["python"] for t in tried if t["torch"] == CONSTRAINTS["torch"]} == {"3.11", "3.12", "3.13"}
     assert project["requires-python"] == ">=" + min(t["python"] for t in tried)
+    named = {name.rpartition(" :: ")[2] for name in project["classifiers"] if "Python :: 3." in name}
+    assert named == {t["python"] for t in tried}
 
 
 def test_hooks_have_the_versions_of_make_lint():
