@@ -47,6 +47,25 @@ def test_dense_weights_loaded_later(always: None) -> None:
     agrees(model, x)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_write_that_leaves_no_mark(always: None, layout: torch.memory_format) -> None:
+    model, optimizer, x = build()
+    model.to(memory_format=layout)
+    sparse = METHODS["random"](model, optimizer, 0.8)
+    accelerate(model, sparse, x)
+    agrees(model, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, mask in sparse.masks.items():
+            model.get_parameter(name).data.normal_().mul_(mask)
+        agrees(model, x)
+    for name in sparse.masks:
+        model.get_parameter(name).data.normal_()
+    with pytest.warns(RuntimeWarning, match="not zero"):
+        model(x)
+    agrees(model, x)
+
+
 def test_one_stray_weight_is_enough(always: None) -> None:
     model, optimizer, x = build()
     sparse = METHODS["random"](model, optimizer, 0.8)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
+from zosam.names import default_of, settings_of
 from zosam.optim import ZOSAM
 from zosam.optim.schedules import Late
-from zosam.sparse import GMP, MEST, SNFS, Magnitude, RigL, SynFlow
+from zosam.sparse import GMP, MEST, METHODS, SNFS, Magnitude, RigL, SynFlow
 
 
 class Unseen(nn.Module):
@@ -62,3 +65,58 @@ def test_growth_by_a_gradient_that_is_never_taken(rho):
     with pytest.raises(ValueError, match="grows by the gradient at theta; ZOSAM takes none there"):
         RigL(model, ZOSAM(base, rho), 0.5, steps=10, growth_gradient="theta")
     RigL(model, ZOSAM(base, 0.0), 0.5, steps=10, growth_gradient="theta")
+
+
+# --- a sweep over what shapes the masks ------------------------------------------------------------------------------
+
+SHAPING = {
+    "budget": (None, "uniform", "er", "erk", "global"),
+    "over": (None, "all", "masked"),
+    "dense": (None, (), ("first",), ("first", "last")),
+    "exclude": ((), ("shortcut",)),
+    "min_per_layer": (None, 0, 5),
+    "pattern": (None, "2:4", "block:2", "block:4"),
+}
+
+
+class Net(nn.Module):
+    """Layers of many shapes, of which no rule fills one; those of one are small, and a global rule empties it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.small = nn.Conv2d(8, 32, 3, padding=1), nn.Conv2d(32, 16, 1)
+        self.middle, self.shortcut = nn.Conv2d(16, 24, 3, padding=1), nn.Conv2d(32, 24, 1)
+        self.last = nn.Linear(24, 16)
+        with torch.no_grad():
+            self.small.weight.mul_(1e-4)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last((self.middle(self.small(x)) + self.shortcut(x)).relu().mean((2, 3)))
+
+
+NAMES = [f"{layer}.weight" for layer in ("first", "small", "middle", "shortcut", "last")]
+
+
+@pytest.mark.parametrize("name", ["magnitude", "set", "gmp", "lth"])
+@pytest.mark.filterwarnings("ignore")
+def test_no_setting_that_shapes_masks_is_accepted_and_ignored(name):
+    cls, found = METHODS[name], {}
+    length = {"steps": 4} if "steps" in settings_of(cls) else {}
+    for values in itertools.product(*SHAPING.values()):
+        given = {k: v for k, v in zip(SHAPING, values, strict=True) if v is not None}
+        model = Net()
+        try:
+            sparse = cls(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, **length, **given)
+        except ValueError:
+            continue
+        masks = (
+            sparse.smallest_pruned(sparse.n_active_by_layer or sparse.n_active)
+            if name in {"gmp", "lth"}
+            else sparse.masks
+        )
+        made = tuple(tuple(masks[n].flatten().tolist()) if n in masks else n in sparse.kept_dense for n in NAMES)
+        told = {option: given.get(option, default_of(cls, option)) for option in SHAPING}
+        assert found.setdefault(made, told) == told, f"{told} and {found[made]} make the same masks"
+    assert len(found) > 20

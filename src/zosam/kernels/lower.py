@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from ctypes import Array, Structure, addressof, c_int64
+from ctypes import Array, Structure, addressof, c_float, c_int64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -196,7 +196,8 @@ class Script:
                     self.list[at] = addressof(structure)
             if layer.weight is not None and mask is not None:
                 version, address = -1 if own.is_inference() else own._version, weight.data_ptr()
-                if pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0:
+                marked = pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0
+                if marked or (pattern.sample >= 0 and c_float.from_address(address + 4 * pattern.sample).value):
                     suspects.append(layer)
                     words.extend((address, weight.numel(), index.forward.pick, index.active))
                     pattern.seen = (ref(own), version, address)

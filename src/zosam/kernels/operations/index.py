@@ -216,6 +216,7 @@ class Pattern:
         self.kind = PixelIndex if pixels else LayerIndex
         self.index: LayerIndex | PixelIndex | None = None
         self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
+        self.sample = -1  # the place of one of them in memory: a write through `.data` changes no version
 
     def make(self, mask: Tensor | None, strides: tuple[int, ...]) -> LayerIndex | PixelIndex:
         """Index this mask."""
@@ -223,6 +224,8 @@ class Pattern:
         self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
         active = torch.ones(g.weight, dtype=torch.bool) if mask is None else mask
         self.index, self.seen = self.other(active), NOT_SEEN
+        at = np.unravel_index(int(active.view(torch.uint8).argmin()), active.shape)
+        self.sample = -1 if bool(active[at]) else int(np.dot(at, strides))
         return self.index
 
     def other(self, mask: Tensor) -> LayerIndex | PixelIndex:
