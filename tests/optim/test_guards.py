@@ -570,3 +570,20 @@ def test_steps_type_check():
     optimizer.ascend(lambda: loss_of(model))
     loss_of(model).backward()
     assert optimizer.step() is None
+
+
+def test_every_probe_of_a_climb_is_scaled():
+    """Two losses are compared: a scaler that has scaled the first must scale the second too."""
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=8.0)):
+        torch.manual_seed(1)
+        model = torch.nn.Linear(4, 3)
+        optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5)
+        for _ in range(4):
+            optimizer.ascend(lambda model=model: F.cross_entropy(model(x), y), scaler=scaler)
+            found.append(model.weight.detach().clone())
+            optimizer.restore()
+            optimizer.steps += 1
+    assert all(torch.allclose(a, b) for a, b in zip(found[:4], found[4:], strict=True))

@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, overload
 from weakref import ref
 
@@ -145,7 +146,7 @@ class SharpnessAware(Saved):
         grads = [p.grad for p in self._parameters()]
         with self._transaction(), Scaling() as scaling:
             self._share, self._scaling = share, scaling
-            scaled = closure if scaler is None else lambda **keep: scaling.scaled(closure(**keep), scaler)
+            scaled = closure if scaler is None else lambda **keep: scaling.scaled(partial(closure, **keep), scaler)
             self._climbed = any(self._set_rho())
             direction = self.climb(scaled) if self._climbed else None
             if scaling.scaler is not None and direction is not None and not bool(direction.isfinite().all()):

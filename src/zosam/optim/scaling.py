@@ -31,8 +31,10 @@ class Scaling:
         """By which the loss was multiplied."""
         return 1.0 if self.scaler is None else self.scaler.get_scale()
 
-    def scaled(self, loss: Tensor, scaler: torch.amp.GradScaler) -> Tensor:
-        """The loss scaled, once."""
+    def scaled(self, closure: Callable[[], Tensor], scaler: torch.amp.GradScaler) -> Tensor:
+        """The loss of a pass scaled, once: by the closure itself, or here."""
+        self.scaler = None  # whatever the pass before has done
+        loss = closure()
         return loss if self.scaler is not None else scaler.scale(loss)
 
     def __enter__(self) -> Scaling:
