@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, overload
 from weakref import ref
 
@@ -146,11 +145,14 @@ class SharpnessAware(Saved):
         grads = [p.grad for p in self._parameters()]
         with self._transaction(), Scaling() as scaling:
             self._share, self._scaling = share, scaling
-            scaled = closure if scaler is None else lambda **keep: scaling.scaled(partial(closure, **keep), scaler)
-            self._climbed = any(self._set_rho())
-            direction = self.climb(scaled) if self._climbed else None
-            if scaling.scaler is not None and direction is not None and not bool(direction.isfinite().all()):
-                self._climbed, direction = False, None  # the loss was scaled too far: this step is the base's
+            self._climbed, direction = any(self._set_rho()), None
+            try:
+                direction = self.climb(scaling.scaled(closure, scaler)) if self._climbed else None
+            except FloatingPointError:
+                if scaling.scaler is None:
+                    raise
+            if scaling.scaler is not None and (direction is None or not bool(direction.isfinite().all())):
+                self._climbed, direction = False, None  # the loss was scaled too far: the scaler will skip this step
             self._ascent = None if direction is None else self.offset(direction)
             self._statistics = self._passes.take() if stay and self._passes.counted else None
             self._passes.begin_again()

@@ -11,15 +11,17 @@ from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure
 from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
+from zosam.optim.snapshot import compiles
 
 
 class ESAM(SharpnessAware):
     """Efficient SAM: perturb a share β of the tensors by ρ/β, descend on the share γ of samples whose loss rose most.
 
     Du et al., "Efficient sharpness-aware minimization for improved training of neural networks", ICLR 2022. Both
-    savings are on by default (the published code has them off), no weight gradient is computed for tensors left out,
-    and at least one tensor and one sample stay. The closure returns one loss per sample and takes `keep`. On several
-    ranks each keeps γ of its own samples; with `per_rank` each climbs along its own gradient too.
+    savings are on by default (the published code has them off), no weight gradient is computed for tensors left out
+    (where nothing is compiled or sharded), and at least one tensor and one sample stay. The closure returns one loss
+    per sample and takes `keep`. On several ranks each keeps γ of its own samples; with `per_rank` each climbs along
+    its own gradient too.
     """
 
     per_sample: ClassVar[bool] = True
@@ -46,7 +48,8 @@ class ESAM(SharpnessAware):
         chosen = self.numbers("tensors").uniform(len(space.params)) < self.beta
         chosen[0] |= not bool(chosen.any())
         pairs = list(zip(space.params, chosen.tolist(), strict=True))
-        left_out = [p for p, c in pairs if not c] if space.shards.world == 1 else []  # fully_shard wants them all
+        wants_all = space.shards.world > 1 or compiles()  # fully_shard does, and what is compiled would be so anew
+        left_out = [] if wants_all else [p for p, c in pairs if not c]
         for p in left_out:
             p.requires_grad_(False)
         try:

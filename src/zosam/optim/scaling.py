@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any, ClassVar
 
 import torch
@@ -31,11 +32,18 @@ class Scaling:
         """By which the loss was multiplied."""
         return 1.0 if self.scaler is None else self.scaler.get_scale()
 
-    def scaled(self, closure: Callable[[], Tensor], scaler: torch.amp.GradScaler) -> Tensor:
-        """The loss of a pass scaled, once: by the closure itself, or here."""
-        self.scaler = None  # whatever the pass before has done
-        loss = closure()
-        return loss if self.scaler is not None else scaler.scale(loss)
+    def scaled(self, closure: Callable[..., Tensor], scaler: torch.amp.GradScaler | None) -> Callable[..., Tensor]:
+        """The closure with its loss scaled, once: by itself or by the scaler."""
+
+        @wraps(closure)
+        def once(**keep: Any) -> Tensor:
+            self.scaler = None
+            loss = closure(**keep)
+            if self.scaler is None and scaler is not None:
+                loss = scaler.scale(loss)
+            return loss
+
+        return once
 
     def __enter__(self) -> Scaling:
         with Scaling._lock:

@@ -70,7 +70,7 @@ class Modules:
             hook.remove()
 
     def _searches(self) -> bool:
-        return _compiles() or self._asked()
+        return compiles() or self._asked()
 
 
 def _around(params: set[int]) -> list[nn.Module]:
@@ -96,7 +96,7 @@ def _around(params: set[int]) -> list[nn.Module]:
     return list(found.values())
 
 
-def _compiles() -> bool:
+def compiles() -> bool:
     """Whether torch.compile was called in this process."""
     backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
     return any(backend is not None for backend in backends.values())
