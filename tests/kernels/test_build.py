@@ -56,6 +56,15 @@ def test_the_widest_build_uses_the_widest_registers(compiler: str) -> None:
     assert assembly.count("%zmm") > 1000
 
 
+def test_every_part_of_the_source_counts_for_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    quick(monkeypatch, tmp_path)
+    names = [build.file_name("portable")]
+    for text in ("/* a part */", "/* the same part, changed */"):
+        (tmp_path / "part.h").write_text(text)
+        names.append(build.file_name("portable"))
+    assert len(set(names)) == 3
+
+
 def test_a_built_library_is_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch, tmp_path)
     path, origin = found()

@@ -53,12 +53,13 @@ def test_a_wheel_with_libraries_is_of_one_platform(tree: Path) -> None:
         about = next(archive.read(name).decode() for name in names if name.endswith(".dist-info/WHEEL"))
     assert "Root-Is-Purelib: false" in about
     assert "Tag: py3-none-manylinux_2_17_x86_64" in about
-    assert {"zosam/kernels/lib/zosam-portable-x86_64-0.so", "zosam/kernels/kernels.c"} <= set(names)
+    assert {"zosam/kernels/lib/zosam-portable-x86_64-0.so", "zosam/kernels/c/kernels.c"} <= set(names)
+    assert "zosam/kernels/c/tiles.h" in names
     assert "zosam/kernels/lib/zosam-portable-x86_64-0.so.sha256" in names
 
 
 def test_an_sdist_has_docs_and_tests_and_no_library(tree: Path) -> None:
     with tarfile.open(made(tree, "sdist")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"docs/kernels.md", "tests/test_nothing.py", "src/zosam/kernels/kernels.c", "setup.py"} <= names
+    assert {"docs/kernels.md", "tests/test_nothing.py", "src/zosam/kernels/c/tiles.h", "setup.py"} <= names
     assert not [name for name in names if name.endswith((".so", ".sha256"))]

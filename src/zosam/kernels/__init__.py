@@ -9,7 +9,7 @@ plan        turn the steps of a region into a forward and a backward program of 
 memory      give every buffer of these programs its place in one arena
 lower       write each program as one list of calls, which C walks at one go and which follows the masks
 execute     run a region as one autograd function, with programs per input size and memory on lease
-build       compile, find and load the C kernels
+build       compile, find and load the C kernels, which lie in c/: tiles.h is the walk over active weights
 operations  one file per kind of operation: what it looks like in a model, and what the stages above ask of it
 """
 

@@ -28,7 +28,7 @@ import torch
 from zosam import files
 from zosam.machine import cache_folder, cpu_flags, cpu_name
 
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCE = Path(__file__).parent / "c" / "kernels.c"
 SHIPPED = Path(__file__).with_name("lib")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 LINK = ("-shared", "-fPIC", "-pthread")
@@ -55,7 +55,8 @@ def variants() -> list[str]:
 
 def file_name(variant: str, machine: str = "") -> str:
     """The library of one build; its name carries the hash of source and flags, so no stale one is ever loaded."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS + LINK).encode()).hexdigest()[:12]
+    source = b"".join(part.read_bytes() for part in sorted(SOURCE.parent.glob("*.[ch]")))
+    digest = hashlib.sha256(source + " ".join(FLAGS + LINK).encode()).hexdigest()[:12]
     return f"zosam-{variant}-{machine or platform.machine().lower()}-{digest}.so"
 
 
