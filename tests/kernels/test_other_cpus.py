@@ -95,5 +95,5 @@ def test_the_same_results(request: pytest.FixtureRequest, machine: str, tmp_path
     at = 0
     for number, call in enumerate(calls):
         image, at = replayed[at : at + len(call.after)], at + len(call.after)
-        difference = call.difference(image)
-        assert difference < 2e-6, f"call {number}, of kind {call.number}"
+        difference = call.difference(image)  # one rounds every product, the other has fused ones: 2.6e-6 in a long sum
+        assert difference < 4e-6, f"call {number}, of kind {call.number}"

@@ -63,6 +63,22 @@ def test_layer_norm_and_gelu(
     assert "4 of 4 layers sparse" in report(model)
 
 
+@pytest.mark.parametrize("rows", [16, 5], ids=["whole tiles", "filled up"])
+def test_rows_leave_as_tensors_of_their_own(always: None, masks: Any, rows: int) -> None:
+    """Nothing stands between the kernels and what follows in the graph, and what follows may edit in place."""
+    model, plain = (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)) for _ in range(2))
+    accelerate(model, masks(model, 0.5), torch.randn(rows, 4))
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(rows, 4)
+    for net in (model, plain):
+        y = net(x)
+        assert "Region" in y.grad_fn.name() or net is plain
+        y.mul_(2).square().sum().backward()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        mask = (p != 0) if p.dim() == 2 else torch.ones_like(p)
+        torch.testing.assert_close(p.grad, q.grad * mask)
+
+
 @pytest.mark.parametrize("images", [1, 3, 9])
 def test_a_transformer_is_one_region_between_two_attentions(always: None, masks: Any, images: int) -> None:
     torch.manual_seed(0)

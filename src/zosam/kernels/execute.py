@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .build import NotFinite
 from .lower import Run, Script, Writer
 from .memory import Memory
-from .operations.edges import RANKS, as_given, as_image
+from .operations.edges import RANKS, as_given, as_image, no_view
 from .operations.norms import uses_running_statistics
 from .plan import Adjoint, Forward, Planner
 from .regions import Layers, Region
@@ -110,24 +110,18 @@ class KernelRegion:
         parameters = self.ready(inputs)
         if self.layers.serving and torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
             raise Unsupported("gradients of weights whose zeros are the pattern")
-        shaped, lead = self.shaped(inputs), inputs[0].shape[:-1]
         if torch.is_grad_enabled():
-            outputs = _RegionFunction.apply(self, len(inputs), lead, *shaped, *parameters)  # type: ignore[no-untyped-call]
+            outputs = _RegionFunction.apply(self, len(inputs), *inputs, *parameters)  # type: ignore[no-untyped-call]
         else:
-            outputs, _ = self.forward(shaped, parameters, None, lead)
-        if self.kind != "image":
-            outputs = tuple(as_given(y, self.kind, lead) for y in outputs)
+            outputs, _ = self.forward(inputs, parameters, None)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def forward(
-        self,
-        inputs: Sequence[Tensor],
-        parameters: Sequence[Tensor],
-        wanted: tuple[bool, ...] | None,
-        lead: Sequence[int],
+        self, inputs: Sequence[Tensor], parameters: Sequence[Tensor], wanted: tuple[bool, ...] | None
     ) -> tuple[tuple[Tensor, ...], Holder]:
         """Outputs, and what holds the activations; `wanted`: which inputs need a gradient; None: no backward."""
         with self.lock, torch._C.DisableTorchFunction():  # a mode of the caller's has nothing to see here
+            lead, inputs = inputs[0].shape[:-1], self.shaped(inputs)
             holder = Holder(self._program(inputs, wanted))
             script = holder.lease.forward
             stray = script.follow(parameters)
@@ -141,6 +135,8 @@ class KernelRegion:
                 script.make(Run(inputs, outputs, parameters, (), self.kind, lead))
             except NotFinite:  # zero times that is not zero, but a pruned weight does not multiply
                 raise Unsupported("an input that is not finite") from None
+            if self.kind != "image":
+                outputs = tuple(no_view(as_given(y, self.kind, lead)) for y in outputs)
         return outputs, holder
 
     def _program(self, inputs: Sequence[Tensor], wanted: tuple[bool, ...] | None) -> Program:
@@ -215,25 +211,23 @@ class _RegionFunction(torch.autograd.Function):
     """Forward and backward of a region; activations live in a leased arena until the graph is freed."""
 
     @staticmethod
-    def forward(ctx: Any, owner: KernelRegion, count: int, lead: torch.Size, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, owner: KernelRegion, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, parameters = tensors[:count], tensors[count:]
-        needed = ctx.needs_input_grad[3:]
-        outputs, holder = owner.forward(inputs, parameters, needed[:count] if any(needed) else None, lead)
+        needed = ctx.needs_input_grad[2:]
+        outputs, holder = owner.forward(inputs, parameters, needed[:count] if any(needed) else None)
         if any(needed):
             ctx.save_for_backward(*parameters)
-            ctx.owner, ctx.count, ctx.holder = owner, count, holder
+            ctx.owner, ctx.count, ctx.holder, ctx.lead = owner, count, holder, inputs[0].shape[:-1]
         return outputs
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         owner, lease, parameters = ctx.owner, ctx.holder.lease, ctx.saved_tensors
         pooled = lease.program.forward.pooled
-        arrivals = []
-        for i, (g, (shape, _)) in enumerate(zip(gradients, lease.departures, strict=True)):
-            g = torch.zeros(shape) if g is None else g.float()
-            arrivals.append(g.contiguous() if i in pooled else g)
-        needed = ctx.needs_input_grad[3:]
+        given = [g.float() for g in gradients]
+        arrivals = [g.contiguous() if i in pooled else as_image(g, owner.kind) for i, g in enumerate(given)]
+        needed = ctx.needs_input_grad[2:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
             asks = getattr(owner.layers.sparse, "needs_dense_gradient", None)
@@ -241,4 +235,5 @@ class _RegionFunction(torch.autograd.Function):
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))
-        return (None, None, None, *of_inputs, *own)
+        plain = [None if x is None else as_given(x, owner.kind, ctx.lead) for x in of_inputs]
+        return (None, None, *plain, *own)

@@ -44,6 +44,11 @@ def as_given(y: Tensor, kind: str, lead: Sequence[int]) -> Tensor:
     return rows[: torch.Size(lead).numel()].view(*lead, y.shape[1])
 
 
+def no_view(x: Tensor) -> Tensor:
+    """The same memory as a tensor of its own: autograd lets what follows edit it in place."""
+    return torch.empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride()) if x._is_view() else x
+
+
 def plain_shape(kind: str, lead: Sequence[int], size: tuple[int, int, int, int]) -> tuple[int, ...]:
     """The shape that a picture has outside."""
     images, channels, height, width = size
