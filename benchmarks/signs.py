@@ -30,8 +30,8 @@ from zosam.lab.precision import Precision
 from zosam.lab.record import made_with
 from zosam.lab.run import Run, run
 from zosam.lab.train import classification
+from zosam.optim.masked import set_mask
 from zosam.optim.passes import Closure
-from zosam.optim.vector import set_mask
 
 RHO = 0.05
 CHOICES = [(0, 2), (0, 4), (0, 8), (0, 12), (0, 16), (1, 1), (1, 8)]  # so many batches ago, every n-th picture

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.optim import ASAM, MSAM, RWP, S2SAM, SAM, ZOSAM, Central, Coordinates, RandomSAM, Scale
-from zosam.optim.vector import set_mask
+from zosam.optim.masked import set_mask
 
 ETA, RHO = 0.01, 0.3
 SCALES = [None, "filter", "element"]
@@ -46,7 +46,7 @@ def lengths(kind, params):
 
 
 def kept(p):
-    from zosam.optim.vector import mask_of
+    from zosam.optim.masked import mask_of
 
     mask = mask_of(p)
     return np.ones(p.shape) if mask is None else mask.numpy().astype(float)

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.nn import functional as F
 
 from zosam.optim import OPTIMIZERS, SAM, ZOSAM, LookSAM
-from zosam.optim.vector import mask_of
+from zosam.optim.masked import mask_of
 from zosam.sparse import GMP, SET, RigL, TopKAST
 
 BASES = {

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.optim import vector
-from zosam.optim.vector import forget, mask_of, masks_of, set_mask
+from zosam.optim import masked
+from zosam.optim.masked import forget, mask_of, masks_of, set_mask
+from zosam.optim.vector import ActiveWeights
 
 
 def test_a_mask_is_found_by_the_weight_and_by_no_equal_one():
@@ -34,7 +35,7 @@ def test_a_mask_of_another_shape_is_refused():
 
 def test_nothing_is_left_of_weights_that_are_gone():
     gc.collect()
-    before = len(vector._entries)
+    before = len(masked._entries)
     for _ in range(50):
         weight = nn.Parameter(torch.ones(4))
         set_mask(weight, torch.ones(4, dtype=torch.bool))
@@ -42,7 +43,7 @@ def test_nothing_is_left_of_weights_that_are_gone():
         assert not mask_of(weight).any()
     del weight
     gc.collect()
-    assert len(vector._entries) == before
+    assert len(masked._entries) == before
 
 
 def test_it_follows_a_model_that_is_moved():
@@ -58,3 +59,56 @@ def test_looking_is_cheap():
     for w in weights:
         set_mask(w, torch.ones(1, dtype=torch.bool))
     assert min(timeit.repeat(lambda: masks_of(weights), number=10, repeat=5)) / 10 < 2e-3  # about 0.1 ms
+
+
+def test_zeros_are_known_until_somebody_writes():
+    weight = torch.nn.Parameter(torch.tensor([1.0, 0.0, 2.0]))
+    mask = torch.tensor([True, False, True])
+    masked.know_zeros([weight])
+    assert not masked.zeros_known(weight)  # it has no mask
+    set_mask(weight, mask)
+    assert not masked.zeros_known(weight)
+    masked.know_zeros([weight])
+    assert masked.zeros_known(weight)
+    space = ActiveWeights([weight])
+    space.write(torch.tensor([5.0, 6.0]))  # active entries alone
+    assert masked.zeros_known(weight)
+    for write in (
+        lambda: weight.detach().add_(1),
+        lambda: mask.logical_not_(),
+        lambda: setattr(weight, "data", mask * 1.0),
+    ):
+        masked.know_zeros([weight])
+        write()
+        assert not masked.zeros_known(weight)
+
+
+def test_a_gradient_came_masked_only_in_the_backward_that_sent_it():
+    weight = torch.nn.Parameter(torch.ones(4))
+    set_mask(weight, torch.tensor([True, False, True, False]))
+    came = []
+    weight.register_post_accumulate_grad_hook(lambda w: came.append(masked.came_masked(w, w.grad)))
+
+    class Sends(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, w):
+            return w * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            masked.send_masked(weight, gradient)
+            return gradient
+
+    def backward(loss):
+        loss.backward()
+        return came.pop()
+
+    ones = torch.ones(4)
+    assert backward((Sends.apply(weight) * ones).sum())
+    assert not backward((Sends.apply(weight) * ones).sum())  # it was added to another
+    weight.grad = None
+    assert not backward((Sends.apply(weight) * ones).sum() + weight.square().sum())  # another was added to it
+    for _ in range(9):  # memory is used again
+        weight.grad = None
+        torch.autograd.grad((Sends.apply(weight) * ones).sum(), weight)
+        assert not backward((weight * ones).sum())

@@ -23,7 +23,7 @@ from zosam.optim import (
     Subspace,
     Worst,
 )
-from zosam.optim.vector import set_mask
+from zosam.optim.masked import set_mask
 
 
 class Linear:

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 from zosam.lab.models import resnet32
 from zosam.optim import SAM
-from zosam.optim.vector import mask_of
+from zosam.optim.masked import mask_of
 from zosam.sparse import MEST, SET, Magnitude, RigL
 from zosam.sparse.prunable import prunable
 

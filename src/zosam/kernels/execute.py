@@ -235,5 +235,6 @@ class _RegionFunction(torch.autograd.Function):
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))
+            script.left_masked(parameters, own)
         plain = [None if x is None else as_given(x, owner.kind, ctx.lead) for x in of_inputs]
         return (None, None, *plain, *own)

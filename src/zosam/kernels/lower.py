@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from zosam.optim.vector import masks_by_weight
+from zosam.optim.masked import masks_by_weight, send_masked, zeros_known
 
 from .build import SWEEP, Library, failure
 from .memory import Memory
@@ -70,7 +70,7 @@ class LayerCall:
     pattern: Pattern
     weight: int | None  # None for a layer of our own
     at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
-    sampled: bool = False  # whether the weight gradient is that of `Layers.wanted`
+    gradient_of: str = ""  # active weights, those that `Layers.wanted` tells, or all
     index: LayerIndex | PixelIndex | None = None
     of_weight: LayerIndex | PixelIndex | None = None  # by which the weight gradient is taken
     shape: Structure | None = None
@@ -185,8 +185,9 @@ class Script:
                 or strides != pattern.strides
             ):
                 index = pattern.make(mask, strides)
-            wanted = self.all_layers.wanted(pattern.module) if layer.sampled else None
-            if layer.index is not index or layer.sampled:
+            sampled = layer.gradient_of == "wanted"
+            wanted = self.all_layers.wanted(pattern.module) if sampled else None
+            if layer.index is not index or sampled:
                 layer.index = index
                 layer.of_weight = of_weight = index if wanted is None else pattern.other(wanted)
                 layer.shape = shape = type(index.shape).from_buffer_copy(of_weight.shape)
@@ -197,6 +198,7 @@ class Script:
             if layer.weight is not None and mask is not None:
                 version, address = -1 if own.is_inference() else own._version, weight.data_ptr()
                 marked = pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0
+                marked = marked and not (weight is own and zeros_known(own))
                 if marked or (pattern.sample >= 0 and c_float.from_address(address + 4 * pattern.sample).value):
                     suspects.append(layer)
                     words.extend((address, weight.numel(), index.forward.pick, index.active))
@@ -208,6 +210,14 @@ class Script:
                     layer.pattern.seen = NOT_SEEN
                 return self.layers.index(suspects[stray])
         return None
+
+    def left_masked(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Tell of the gradients that this backward has left at zero where their weights are pruned."""
+        for layer in self.layers:
+            if layer.weight is not None and layer.gradient_of == "active":
+                gradient = gradients[layer.weight]
+                if gradient is not None:
+                    send_masked(parameters[layer.weight], gradient)
 
     def _look_at_norms(self) -> list[Tensor]:
         """How each batch norm works in this pass, as nn.BatchNorm2d decides it; the counters that it moves."""
@@ -273,7 +283,7 @@ class Writer:
         """A layer with its pattern, which `Script.follow` puts at these places."""
         pattern = self.layers.pattern(module, geometry, self.memory.pixels)
         weight = self.keys.get((module, "weight"))
-        self.script.layers.append(LayerCall(pattern, weight, at, sampled=self.gradient_of == "wanted"))
+        self.script.layers.append(LayerCall(pattern, weight, at, gradient_of=self.gradient_of))
 
     def sweep(
         self, like: Buffer, source: Any, sink: Any, pooled: Word, backwards: int, among: Sequence[int] = ()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from zosam.optim.vector import mask_of, masks_of
+from zosam.optim.masked import mask_of, masks_of
 
 from .build import Library
 from .operations.base import Step

@@ -8,7 +8,8 @@ passes          one pass through the model, forward only or with its gradient
 graphs          the leaves of a graph, and how little of one a pass without gradient needs
 snapshot        buffers and random streams, taken before a pass and put back; who else has written the weights
 perturb         where a perturbation is added to the weights, and where it is undone
-vector          which weights are active, and these as one vector
+masked          which weights are masked, and by what
+vector          the active weights as one vector
 filters         the rows of weights that share an output: norms, sizes and sums
 scale           in which metric a perturbation is rho long
 scaling         notices that the loss of a climb was scaled

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from zosam.optim.masked import know_zeros, zeros_known
 from zosam.optim.passes import Closure, NoBackward
 
 if TYPE_CHECKING:
@@ -29,14 +30,17 @@ class Chosen(NamedTuple):
 def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closure: Closure) -> Chosen:
     """Leave in `p.grad` the gradient at that of θ ± offset whose loss is highest; two graphs are alive at a time."""
     space, passes = optimizer.active, optimizer._passes
-    home, buffers = [p.data for p in space.params], Buffers(passes.modules.search())
+    home, here, buffers = [p.data for p in space.params], space.read(), Buffers(passes.modules.search())
+    known = [p for p in space.params if zeros_known(p)]
+    free, taken = space.asides  # the worst candidate so far holds one of them
     worst: Candidate | None = None
     try:
         for probe, offset in enumerate(offsets):
-            moved = [m.to(h.dtype) for h, m in zip(home, space.dense(offset), strict=True)]
             for sign in (1, -1):
-                values = list(torch._foreach_add(home, moved, alpha=sign))
+                moved = space.dense(torch.add(here, offset, alpha=sign), free)
+                values = [m.to(h.dtype) for h, m in zip(home, moved, strict=True)]
                 _stand_at(space.params, values)
+                know_zeros(space.params)
                 passes.begin_again()
                 with buffers.stand_ins() as copies, torch.enable_grad(), NoBackward(), passes.averaged():
                     loss = passes.call(closure)
@@ -46,6 +50,7 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
                 optimizer.note("loss_up" if sign > 0 else "loss_down", found)
                 if worst is None or found > worst.found:
                     worst = Candidate(found, Chosen(probe, sign), loss, values, copies)
+                    free, taken = taken, free
                 del loss
         assert worst is not None
         passes.mean_loss = passes.agreed(worst.loss)
@@ -58,6 +63,7 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
         passes.add(None, forward=2 * len(offsets), backward=1)
     finally:
         _stand_at(space.params, home)
+        know_zeros(known)
     return worst.chosen
 
 

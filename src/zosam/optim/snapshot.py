@@ -234,6 +234,12 @@ class Written:
         samples = [s for s in self._samples if s is not None]
         return list(self._names) if samples and bool(torch.stack(samples).any()) else []
 
+    def not_zero(self, names: Sequence[str]) -> dict[str, int]:
+        """How many pruned weights of these layers are not zero, where some are not."""
+        pairs = [(w, m) for n, w, m in zip(self._names, self._weights, self._masks, strict=True) if n in names]
+        alive = [local(w.detach()).masked_fill(local(m), 0).count_nonzero() for w, m in pairs]
+        return {n: c for n, c in zip(names, torch.stack(alive).tolist(), strict=True) if c} if names else {}
+
     def say_that_they_are_not_zero(self, method: str, wrong: Mapping[str, int]) -> None:
         """Say of how many pruned weights, by layer."""
         first, more = next(iter(wrong)), f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

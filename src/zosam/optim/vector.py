@@ -1,17 +1,14 @@
-"""Which weights are active, and these as one flat vector: what every direction, norm and copy is made of.
+"""The active weights as one flat vector: what every direction, norm and copy is made of.
 
-Masks belong to the weights: a sparse method sets them, and optimizers, kernels and files look them up here, so it does
-not matter which of these objects was made first. Working on active weights alone keeps pruned ones at exactly zero,
-makes the norm of a perturbation the norm over what the network really has, and shrinks every copy by the sparsity.
+Working on active weights alone keeps pruned ones at exactly zero, makes the norm of a perturbation the norm over what
+the network really has, and shrinks every copy by the sparsity.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from operator import is_
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,50 +16,7 @@ from torch import Tensor
 from zosam.distributed.fsdp import any_sharded, local, shards
 from zosam.machine import widest
 from zosam.optim.filters import Filters
-
-
-class _Entry(NamedTuple):
-    weight: weakref.ref[Tensor]
-    mask: Tensor
-
-
-_entries: dict[int, _Entry] = {}  # by id: tensors compare by value, and this is the fastest way to find one
-
-
-def set_mask(weight: Tensor, mask: Tensor) -> None:
-    """Let `mask` say which entries of `weight` are active; edit it in place, and everybody sees the change."""
-    if mask.shape != weight.shape:
-        raise ValueError(f"a mask of shape {tuple(mask.shape)} does not fit a weight of shape {tuple(weight.shape)}")
-    key = id(weight)
-    _entries[key] = _Entry(weakref.ref(weight, lambda gone: _drop(key, gone)), mask)
-
-
-def mask_of(weight: Tensor) -> Tensor | None:
-    """The mask of a weight; None: all of it is active. A copy of a weight has none of its own."""
-    return masks_by_weight([weight])[0]
-
-
-def masks_by_weight(weights: Iterable[Tensor]) -> list[Tensor | None]:
-    """The mask of each weight, all at one go."""
-    entries = [(w, _entries.get(id(w))) for w in weights]
-    return [e.mask if e is not None and e.weight() is w else None for w, e in entries]
-
-
-def masks_of(weights: Iterable[Tensor]) -> dict[Tensor, Tensor]:
-    """The masks of those that have one."""
-    found = list(weights)
-    return {w: mask for w, mask in zip(found, masks_by_weight(found), strict=True) if mask is not None}
-
-
-def forget(weight: Tensor) -> None:
-    """Nobody keeps this weight sparse any more; its values stay as they are."""
-    if mask_of(weight) is not None:
-        del _entries[id(weight)]
-
-
-def _drop(key: int, gone: weakref.ref[Tensor]) -> None:
-    if key in _entries and _entries[key].weight is gone:  # not the mask of a newer weight at the same address
-        del _entries[key]
+from zosam.optim.masked import know_zeros, masks_by_weight, zeros_known
 
 
 class ActiveWeights:
@@ -92,8 +46,10 @@ class ActiveWeights:
             for p, m, order in zip(self.params, found, self._order, strict=True)
         ]
         self._masked = [i for i, index in enumerate(self._index) if index is not None]
+        self._own_masks = masks is None and not self.sharded
         self._unmasked = [i for i, index in enumerate(self._index) if index is None]
         self._spread: tuple[list[float], Tensor] | None = None
+        self.asides: tuple[dict[int, Tensor], dict[int, Tensor]] = ({}, {})  # memory for two other points
         self.sizes = [p.numel() if i is None else i.numel() for p, i in zip(self.parts, self._index, strict=True)]
         self.n_weights = sum(p.numel() for p in params)  # pruned ones too
         of_ranks = self._sizes_of_ranks()
@@ -119,8 +75,10 @@ class ActiveWeights:
         parts = vector.split(self.sizes)
         if self._unmasked:  # all of them in one call
             torch._foreach_copy_([self._views[i] for i in self._unmasked], [parts[i] for i in self._unmasked])
+        zero = [i for i in self._masked if self._own_masks and zeros_known(self.params[i])]
         for i in self._masked:
             self._set(i, self._views[i], parts[i])
+        know_zeros([self.params[i] for i in zero])
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
@@ -160,13 +118,18 @@ class ActiveWeights:
             self._spread = list(values), torch.cat(full).to(self.device) if full else torch.zeros(0)
         return self._spread[1]
 
-    def dense(self, vector: Tensor) -> list[Tensor]:
-        """The vector as tensors shaped and laid out like the parameters, zero at pruned weights."""
-        found = []
+    def dense(self, vector: Tensor, kept: dict[int, Tensor] | None = None) -> list[Tensor]:
+        """The vector as tensors shaped and laid out like the parameters, zero at pruned weights.
+
+        With `kept` they lie where those of the last call with it lay, and only active entries are written.
+        """
+        found, kept = [], {} if kept is None else kept
         for i, part in enumerate(vector.split(self.sizes)):
             param, index = self.parts[i], self._index[i]
             if index is not None:
-                part = part.new_zeros(param.numel()).scatter_(0, index, part)
+                if i not in kept:
+                    kept[i] = part.new_zeros(param.numel())
+                part = kept[i].scatter_(0, index, part)
             found.append(part.as_strided(param.shape, param.stride()))
         return found
 

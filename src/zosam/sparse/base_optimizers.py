@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
-from zosam.optim.vector import mask_of
+from zosam.optim.masked import mask_of
 
 
 def bases(given: Optimizer | Sequence[Optimizer], weights: Mapping[str, Tensor]) -> list[Optimizer]:

@@ -1,9 +1,8 @@
 """How masks are kept: by hooks on the gradients of the weights, and before and after each step of the optimizer.
 
 A gradient is masked as it comes, so what is measured or clipped before the step is what the optimizer will use; where
-an update looks at all of it, it is kept aside, or nothing of it is used. Before the step the method may move its
-masks: weights that it drops take the step once more, weights that it grows wait for the next. After the step weights
-are masked.
+an update looks at all of it, it is kept aside, or nothing of it is used. Before the step masks may move: weights that
+are dropped take the step once more, weights that are grown wait for the next. After the step weights are masked.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from zosam.distributed.fsdp import any_sharded, local, shared_like
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
+from zosam.optim.masked import came_masked, forget, know_zeros, set_mask
 from zosam.optim.snapshot import Written
-from zosam.optim.vector import forget, set_mask
 from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
 from zosam.sparse.dense_gradients import DenseGradients
 from zosam.sparse.state import Masks, MaskState, SavedPart
@@ -137,7 +136,8 @@ class MaskHooks(MaskState):
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
         self._checked = False  # the weights were, before this step
         self._rehearsal = self._begun = self._open = False  # a step that does not count, the first, one under way
-        self._clean: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradients as we have masked them
+        self._clean: dict[str, tuple[weakref.ref[Tensor], int, bool]] = {}  # gradients as they were masked, or came so
+        self._came_so: list[str] = []  # of those that this step takes
         self._dense = DenseGradients(self.weights, self.masks)
         self._moved: list[str] = []  # layers whose masks have moved in this step
         for optimizer, register in zip(self.optimizers, self._registers, strict=True):
@@ -172,14 +172,15 @@ class MaskHooks(MaskState):
         if gradient is None or gradient.requires_grad:
             return
         if self.update_needs_gradient():
-            known, version = self._clean.get(name, (None, -1))
+            known, version, _ = self._clean.get(name, (None, -1, False))
             self._see(name, adds=known is not None and known() is gradient and gradient._version <= version + 1)
             if not self.steps_after_update:
                 return
         mask = self.gradient_mask(name)
         if mask is not None:
-            self._multiply([(gradient, mask)])
-            self._clean[name] = (weakref.ref(gradient), gradient._version)
+            came_so = mask is self.masks[name] and came_masked(weight, gradient)
+            self._multiply([] if came_so else [(gradient, mask)])
+            self._clean[name] = (weakref.ref(gradient), gradient._version, came_so)
 
     def _see(self, name: str, adds: bool) -> None:
         """A gradient has come that the coming update looks at; `adds`: to what was masked since it came."""
@@ -187,23 +188,25 @@ class MaskHooks(MaskState):
             self._dense.keep(name, adds)
 
     def _mask_gradients(self) -> None:
-        pairs = []
-        clean, self._clean = self._clean, {}
+        pairs: list[tuple[Tensor, Tensor]] = []
+        clean, self._clean, self._came_so = self._clean, {}, []
         for name, weight in self.weights.items():
             gradient, mask = weight.grad, self.gradient_mask(name)
             if gradient is None or mask is None:
                 continue
             if name not in clean or clean[name][0]() is not gradient or clean[name][1] != gradient._version:
                 pairs.append((gradient, mask))
-        if pairs:
-            self._multiply(pairs)
+            elif clean[name][2]:
+                self._came_so.append(name)
+        self._multiply(pairs)
 
     def _multiply(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Mask each tensor; a product with bytes is several times faster than one with bools."""
         if self._held_in_parts:
             pairs = [(local(t), local(m)) for t, m in pairs]
         masks = [self._bytes[id(m)][1] if id(m) in self._bytes else m.view(torch.uint8) for _, m in pairs]
-        torch._foreach_mul_([t for t, _ in pairs], masks)
+        if masks:
+            torch._foreach_mul_([t for t, _ in pairs], masks)
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
@@ -229,16 +232,11 @@ class MaskHooks(MaskState):
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
         if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
             return
-        written = self._written.changed(waits=self.due())
-        wrong = self._pruned_but_not_zero(written) if written else {}
+        wrong = self._written.not_zero(self._written.changed(waits=self.due()))
         if wrong:
             self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
             self._mask_weights()
         self._written.say_if_replaced(type(self).__name__)
-
-    def _pruned_but_not_zero(self, names: Sequence[str]) -> dict[str, int]:
-        alive = [local(self.weights[n].detach()).masked_fill(local(self.masks[n]), 0).count_nonzero() for n in names]
-        return {n: c for n, c in zip(names, torch.stack(alive).tolist(), strict=True) if c}
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -292,6 +290,8 @@ class MaskHooks(MaskState):
             self.after_step()
         else:
             self._mask_weights()
+        known, self._came_so = self._came_so, []  # of others a gradient may have been infinite, and zero times that
+        know_zeros(self.weights[n] for n in known)
         if not self.dense_gradients:
             for state, mask in ((s, self.masks[n]) for n in self._moved for s in self.state_of(self.weights[n])):
                 state.mul_(mask)  # what was dropped before the step has taken it

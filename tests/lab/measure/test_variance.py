@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from zosam.lab.measure.variance import GradientVariance, variance_at
-from zosam.optim.vector import masks_of
+from zosam.optim.masked import masks_of
 
 
 def figures(gradients):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Node
 from torch.nn import functional as F
 
-from zosam.optim.vector import set_mask
+from zosam.optim.masked import set_mask
 
 from .base import Step
 from .convolution import plan_layer

@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 from zosam.lab.measure.untouched import Masks, active, untouched
 from zosam.machine import double
 from zosam.optim.base import SharpnessAware
+from zosam.optim.masked import masks_of
 from zosam.optim.passes import Closure, Passes
-from zosam.optim.vector import ActiveWeights, masks_of
+from zosam.optim.vector import ActiveWeights
 
 
 @dataclass
