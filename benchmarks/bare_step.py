@@ -30,6 +30,19 @@ KEEP_MEMORY = {
 CASES = ("SGD", "SGD + RigL", "SAM", "SAM + RigL", "ZO-SAM", "ZO-SAM + RigL")
 
 
+def free_loss(model: nn.Module) -> Callable[[], torch.Tensor]:
+    """A loss whose forward and backward cost next to nothing, and that leaves a gradient everywhere."""
+    gradients = [torch.randn_like(p) for p in model.parameters()]
+
+    def loss() -> torch.Tensor:
+        if torch.is_grad_enabled():
+            for p, g in zip(model.parameters(), gradients, strict=True):
+                p.grad = g
+        return torch.zeros(())
+
+    return loss
+
+
 def step_of(case: str) -> Callable[[], object]:
     """A step around a model of 30 layers whose gradients are handed over ready-made."""
     from zosam import optim, sparse  # of the tree that this process was started for
@@ -44,14 +57,7 @@ def step_of(case: str) -> Callable[[], object]:
             sparse.RigL(model, optimizer, sparsity=0.9, every=10**9, steps=10**9).steps = 1
         except TypeError:  # a tree in which methods did not ask for the length of training
             sparse.RigL(model, optimizer, sparsity=0.9, every=10**9).steps = 1
-    gradients = [torch.randn_like(p) for p in model.parameters()]
-
-    def loss() -> torch.Tensor:
-        if torch.is_grad_enabled():
-            for p, g in zip(model.parameters(), gradients, strict=True):
-                p.grad = g
-        return torch.zeros(())
-
+    loss = free_loss(model)
     if wrapper:
         return lambda: optimizer.step(loss)
 

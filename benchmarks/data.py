@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from chart import machine
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -131,8 +131,7 @@ def main() -> None:
         x, y, source = rng.integers(0, 256, (50_000, 3, 32, 32), np.uint8), rng.integers(0, 10, 50_000), "random"
     result = {
         "pictures": source,
-        "torch": torch.__version__,
-        "processor": platform.machine(),
+        **machine(),
         "threads": torch.get_num_threads(),
         "feeding": feeding(x, torch.from_numpy(y), given.rounds),
         "corruptions": corruptions(x),

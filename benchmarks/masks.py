@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from chart import machine
 from torch import nn
 from torch.nn import functional as F
 
@@ -94,4 +94,4 @@ if __name__ == "__main__":
     for name in ("set", "rigl", "mest", "dsr", "snfs", "svite"):
         print(json.dumps({"method": name, **update_time(name, arguments.repeats)}), flush=True)
     print(json.dumps({"method": "snip", **snip_cost(arguments.repeats)}))
-    print(json.dumps({"threads": arguments.threads, "torch": torch.__version__, "machine": platform.machine()}))
+    print(json.dumps({**machine(), "threads": arguments.threads}))

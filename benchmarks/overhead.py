@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import torch
+from bare_step import free_loss
+from chart import machine
 from torch.nn import functional as F
 
 from zosam.lab.measure.throughput import seconds
 from zosam.lab.models import resnet32
-from zosam.machine import cpu_name
 from zosam.optim import OPTIMIZERS, SharpnessAware
 from zosam.sparse import RigL
 
@@ -51,15 +51,7 @@ def build(name: str, batch: int) -> tuple[Callable[[], object], Callable[[], obj
             F.cross_entropy(plain_model(x), y).backward()
         plain.step()
 
-    gradients = [torch.randn_like(p) for p in model.parameters()]
-
-    def free() -> torch.Tensor:
-        """A loss whose forward and backward cost next to nothing, and that leaves a gradient everywhere."""
-        if torch.is_grad_enabled():
-            for p, g in zip(model.parameters(), gradients, strict=True):
-                p.grad = g
-        return torch.zeros(())
-
+    free = free_loss(model)
     return lambda: optimizer.step(lambda: F.cross_entropy(model(x), y)), passes, lambda: optimizer.step(free)
 
 
@@ -81,12 +73,7 @@ def main() -> None:
             f"{name:8} {median(times['step']) * 1e3:6.0f} ms {median(times['passes']) * 1e3:9.0f} ms"
             f" {share:10.2%} {median(times['alone']) * 1e3:8.2f} ms {direct:6.2%}"
         )
-    made_with = {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "cpu": cpu_name(),
-    }
+    made_with = {**machine(), "threads": torch.get_num_threads()}
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps({"made_with": made_with, "batch": arguments.batch, "rows": rows}, indent=1))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -23,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from chart import machine
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.lab import models
 from zosam.lab.measure.throughput import beside
-from zosam.machine import cpu_name
 from zosam.optim import (
     ASAM,
     ESAM,
@@ -203,13 +202,7 @@ def main() -> None:
             row = {"model": model_name, "name": n, "ratio": found.median, "interval": [low, high]}
             row |= {"least": found.least, "rounds": found.rounds, "paper": PAPER.get(n), "peak_bytes": memory.get(n)}
             rows.append(row)
-    made_with = {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "cpu": cpu_name(),
-    }
-    made_with["clock"] = arguments.clock
+    made_with = {**machine(), "threads": torch.get_num_threads(), "clock": arguments.clock}
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         content = {"made_with": made_with, "batch": arguments.batch, "sparsity": arguments.sparsity, "rows": rows}

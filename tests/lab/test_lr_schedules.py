@@ -117,8 +117,13 @@ def test_per_epoch_it_changes_between_epochs():
     ("kind", "settings", "says"),
     [
         (Cosine, {"warmup": 20}, "longer than the training"),
+        (Cosine, {"warmup": 16}, "nothing is left for the curve: say constant"),
+        (Steps, {"warmup": 16}, "nothing is left for the curve: say constant"),
         (Cosine, {"warmup": 8, "cooldown": 9}, "cooldown must fit"),
+        (Cosine, {"minimum": 0.05, "cooldown": 16}, "cooldown must fit"),
         (Cosine, {"minimum": 0.2}, "minimum must be"),
+        (Cosine, {"minimum": 0.1}, "minimum must be below the learning rate"),
+        (Constant, {"warmup": 5, "warmup_lr": 0.1}, "the warm-up begins at the learning rate"),
         (Cosine, {"minimum": -0.1}, "minimum must be"),
         (Steps, {"at": (8, 16)}, "between 0 and 16"),
         (Steps, {"factor": 0}, "factor must be above 0"),

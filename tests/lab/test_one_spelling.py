@@ -68,6 +68,10 @@ SWEEPS = {
         ["zosam:probe=rademacher,decide=worst(1/8),every=2", "zosam:decide=central(radius=0.05)"],
         rhos=(None, 0.05),
     ),
+    "bf16": [
+        {"optimizer": f"zosam:probe=gaussian(2){decide}", "rho": 0.05, "precision": "bf16"}
+        for decide in ("", ",decide=central(radius=0.05)", ",decide=central(delta=0.003)", ",decide=central(delta=0.1)")
+    ],
     "rho": [
         {"optimizer": "sam", "rho": rho, "schedule": schedule}
         for schedule in ("constant", "cosine")

@@ -20,7 +20,7 @@ import torch
 from zosam import files
 from zosam.lab import assemble, checkpoints
 from zosam.lab.locks import Busy, locked
-from zosam.lab.run import Run, run
+from zosam.lab.run import Run, finished, run
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 
@@ -99,6 +99,10 @@ def test_equal_trainings_have_equal_addresses():
             {"schedule": "constant", "optimizer": "sam", "rho": "proportional:0.2,0.2"},
         ),
         ({"rho": 0.1}, {"rho": 0.1, "optimizer": "zosam:decide=central(radius=0.1)"}),
+        ({"precision": "bf16"}, {"precision": "bf16", "optimizer": "zosam:decide=central(delta=0.003)"}),
+        ({"model": "wrn28_10"}, {"model": "wrn:depth=28,width=10"}),
+        ({"weight_decay": 0.0}, {"weight_decay": -0.0}),
+        ({"method": "mest:lam=0"}, {"method": "mest:lam=-0.0"}),
     ]:
         assert Run(**one) == Run(**other)
         assert len({Run(**one), Run(**other)}) == 1
@@ -118,6 +122,9 @@ def test_trainings_that_are_only_nearly_equal_have_addresses_of_their_own():
             {"schedule": "constant:warmup=1", "optimizer": "sam", "rho": "proportional:0.2,0.2"},
         ),
         ({"rho": 0.2}, {"rho": 0.2, "optimizer": "zosam:decide=central(radius=0.1)"}),
+        ({"precision": "bf16"}, {"precision": "bf16", "optimizer": "zosam:decide=central(radius=0.05)"}),
+        ({}, {"optimizer": "zosam:decide=central(delta=0.003)"}),
+        ({"model": "wrn28_10"}, {"model": "wrn:dropout=0.1"}),
         (
             {"rho": "linear:0.1,0.2"},
             {"rho": "linear:0.1,0.2", "optimizer": "zosam:decide=central(radius=0.1)"},
@@ -171,7 +178,7 @@ def test_every_choice_can_be_read_back():
 OWN = """
 import torch
 from torch import nn
-from zosam import RigL, SAM
+from zosam import RigL, SAM, ZOSAM, schedules
 from zosam.lab import data as ours
 
 class Climb(SAM):
@@ -179,6 +186,13 @@ class Climb(SAM):
         super().__init__(base, rho)
         if half and rho < 0.01:
             raise ValueError("half of so little is nothing")
+
+def straight(optimizer):
+    return [optimizer.draw()]
+
+class Straight(ZOSAM):
+    def __init__(self, base, rho=schedules.Linear(0, 0.1, 9), *, probe=straight, seed=0):
+        super().__init__(base, rho, probe=probe, seed=seed)
 
 class Masks(RigL):
     pass
@@ -207,6 +221,10 @@ def test_everything_may_be_of_ones_own(tmp_path, monkeypatch):
     record = run(what, tmp_path / "runs")
     assert record.last["step"] == 4
     assert record.last["sparsity"] == pytest.approx(0.5, abs=0.01)
+    straight = Run(**fields | {"optimizer": "mine_own:Straight"}, method="dense", epochs=1)
+    assert straight.description["optimizer"] == "mine_own:Straight:probe='<function straight>'"  # in every process
+    assert "rho" not in straight.description  # the default is no number, and the code's own
+    assert Run.read(straight.description) == straight == finished(run(straight, tmp_path / "runs").path).run
     with pytest.raises(ValueError, match="half of so little"):
         Run(**fields | {"optimizer": "mine_own:Climb:half=true"}, rho=0.001)
     with pytest.raises(ValueError, match="width must be a whole number"):
@@ -279,6 +297,11 @@ def test_everything_may_be_of_ones_own(tmp_path, monkeypatch):
         ({"data": "imagenet:augment=dait"}, "did you mean 'deit'"),
         ({"data": "folder:image_size=0"}, "image_size must be 1 to 4,096 pixels"),
         ({"schedule": "cosine:warmup_lr=0.01"}, "has no effect without a warm-up"),
+        ({"schedule": "cosine:minimum=0.1"}, "minimum must be below the learning rate"),
+        ({"schedule": "cosine:per_epoch=true", "epochs": 1}, "per_epoch .* one epoch"),
+        ({"data": "cifar10:validation=5000,train=45000"}, "train=45000 is all that there is: leave it out"),
+        ({"batch_size": 1438}, "batch_size must be at most 1,437, all that digits has to train on, not 1,438"),
+        ({"model": "deit_tiny:drop_path=1"}, "drop_path must be at least 0 and below 1, not 1"),
         ({"optimizer": 3}, "optimizer must be text"),
     ],
 )
@@ -323,7 +346,7 @@ import time
 for name in [name for name in sys.modules if name.partition(".")[0] in {"sklearn", "zosam"}]:
     del sys.modules[name]
 from zosam.lab.run import Run
-Run(data="cifar100:train=7", model="resnet50")
+Run(data="cifar100:train=7", model="resnet50", batch_size=7)
 for wrong in ({"method": "rigl:drop_fraction=7"}, {"optimizer": "zosam:scale=foo"}):
     began = time.process_time()
     try:

@@ -148,6 +148,19 @@ def test_any_text_can_be_written(text):
 def take_path(path: str = "") -> None: ...
 
 
+@pytest.mark.parametrize("text", ["none", "True", "1", "1/2", "-3e-4"])
+def test_text_that_looks_like_something_else_is_not_taken_for_it(text):
+    kind = Kind("thing", {"thing": lambda name=None: name, "path": take_path, "word": take_word})
+    bare, quoted = kind.read(f"thing:name={text}"), kind.read(f"thing:name='{text}'")
+    assert bare.settings.get("name") != quoted.settings["name"] == text
+    assert bare != quoted == kind.read(quoted.whole) == kind.read(str(quoted))
+    assert kind.read(f"path:path={text}") == kind.read(f"path:path='{text}'")  # that one takes text only
+    assert kind.read("word:word=none") == kind.read("word:word='none'") == kind.read(kind.read("word").whole)
+
+
+def take_word(word: Literal["none", "some"] = "none") -> None: ...
+
+
 def test_code_of_ones_own_lies_beside_where_the_command_is_run(tmp_path, monkeypatch):
     (tmp_path / "own_climber_module.py").write_text("class Own:\n    def __init__(self, base, k: int = 3): ...\n")
     monkeypatch.chdir(tmp_path)

@@ -84,3 +84,13 @@ def test_alpha_mixes_in_a_share(name):
     base = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     with pytest.raises(ValueError, match="alpha must be 0 or more, not -1"):
         OPTIMIZERS[name](base, alpha=-1.0)
+
+
+@pytest.mark.parametrize("name", ["rwp", "paperzosam"])
+def test_a_metric_of_a_group_is_refused_by_methods_that_have_their_own(name):
+    group = {"params": [nn.Parameter(torch.ones(2))], "scale": "filter"}
+    with pytest.raises(ValueError, match="scale='filter' of a group has no effect on"):
+        OPTIMIZERS[name](torch.optim.SGD([group], lr=0.1))
+    optimizer = OPTIMIZERS[name](torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    with pytest.raises(ValueError, match="has no effect on"):
+        optimizer.add_param_group(group)

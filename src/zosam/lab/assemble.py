@@ -202,9 +202,10 @@ def rho_of(what: Run) -> float | Choice | None:
     if not climbs(what) or what.rho is not None:
         return what.rho if climbs(what) else None
     cls = OPTIMIZER.thing(what.optimizer.name)
-    own: float | None = settings_of(cls)["rho"].default
-    usual = own is None and "sigma" not in what.optimizer.settings
-    return getattr(cls, "usual_rho", None) if usual else own
+    own: Any = settings_of(cls)["rho"].default
+    if own is None and "sigma" not in what.optimizer.settings:
+        own = getattr(cls, "usual_rho", None)
+    return None if callable(own) else own  # a schedule that the code brings is the code's
 
 
 _FINE: set[Any] = set()  # a table has thousands of runs that differ in what cannot be wrong here

@@ -42,6 +42,12 @@ class Constant:
             )
         if not self.warmup <= self.epochs:
             raise ValueError(f"the warm-up of {self.warmup:g} epochs is longer than the training, {self.epochs:g}")
+        if self.warmup and self.warmup_lr == self.lr:
+            raise ValueError(f"the warm-up begins at the learning rate, {self.lr:g}, where it ends: leave it out")
+        if self.warmup == self.epochs and type(self) is not Constant:
+            raise ValueError("the warm-up is as long as the training, and nothing is left for the curve: say constant")
+        if self.per_epoch and self.epochs <= 1:
+            raise ValueError("per_epoch leaves the learning rate as it is in a training of one epoch: say constant")
 
     def __call__(self, epoch: float) -> float:
         """The learning rate after so many epochs, or parts of them."""
@@ -71,9 +77,9 @@ class Cosine(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.minimum <= self.lr:
-            raise ValueError(f"minimum must be between 0 and the learning rate, not {self.minimum}")
-        if not 0 <= self.cooldown <= self.epochs - self.warmup:
+        if not 0 <= self.minimum < self.lr and self.minimum:
+            raise ValueError(f"minimum must be below the learning rate and 0 or more, not {self.minimum}")
+        if not 0 <= self.cooldown <= self.epochs - self.warmup or self.cooldown == self.epochs:
             raise ValueError(f"cooldown must fit into what follows the warm-up, {self.cooldown:g} epochs do not")
 
     def curve(self, epoch: float) -> float:

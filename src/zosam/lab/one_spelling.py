@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,9 @@ import torch
 from torch import nn
 
 from zosam import optim
+from zosam.lab import models
 from zosam.lab.assemble import METHOD, OPTIMIZER, climbs, rho_of
+from zosam.lab.precision import usual_distance
 from zosam.lab.radius import rho_over
 from zosam.lab.settings import Choice
 from zosam.names import default_of, settings_of
@@ -38,6 +39,8 @@ def spell_in_one_way(what: Run) -> None:
             object.__setattr__(what, "rho", rho_of(what))
         object.__setattr__(what, "optimizer", optimizer)
     object.__setattr__(what, "method", one_method(what))
+    if what.model == models.NETWORKS.read("wrn"):
+        object.__setattr__(what, "model", models.NETWORKS.read("wrn28_10"))  # the best known of them has two names
 
 
 def one_radius(what: Run) -> float | Choice | None:
@@ -60,8 +63,10 @@ def one_optimizer(what: Run) -> Choice:
     if any(name == other and here.items() <= settings.items() for other, here in SAM_BY_ANOTHER_NAME):
         name, settings = "sam", {k: v for k, v in settings.items() if k in settings_of(optim.SAM)}
     scale, decide = settings.get("scale"), settings.get("decide")
-    if isinstance(decide, Central) and decide.radius is not None and decide.radius == rho_of(what):
-        settings["decide"] = dataclasses.replace(decide, radius=None)
+    if isinstance(decide, Central):
+        given = {name: d for name, d in (("radius", decide.radius), ("delta", decide.delta)) if d is not None}
+        if given == usual_distance(what.precision, rho_of(what)):
+            settings["decide"] = Central(batch_fraction=decide.batch_fraction)
     if isinstance(decide, Worst) and settings.get("probe") == Rademacher(1):
         settings["decide"] = Central(batch_fraction=decide.batch_fraction)  # of two, which are +u and -u
     if isinstance(scale, Scale) and scale == Scale(scale.metric):

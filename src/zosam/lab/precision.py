@@ -32,7 +32,12 @@ def probe_far_enough(optimizer: SharpnessAware, precision: str) -> None:
             " central, or fp32"
         )
     if decide.radius is None and decide.delta is None:
-        optimizer.decide = replace(decide, delta=DELTA)
+        optimizer.decide = replace(decide, **usual_distance(precision))
+
+
+def usual_distance(precision: str, rho: Any = None) -> dict[str, Any]:
+    """How far ZO-SAM's probes go unless they are told, in the words of `Central`."""
+    return {"radius": rho} if precision == "fp32" else {"delta": DELTA}
 
 
 class Overflow(ArithmeticError):

@@ -125,6 +125,11 @@ class Run:
             size = data.size_of(self.data)
         except ValueError as error:
             raise ValueError(f"data {self.data}: {error}") from None
+        if size is not None and self.batch_size > size.train:
+            raise ValueError(
+                f"batch_size must be at most {size.train:,}, all that {self.data} has to train on,"
+                f" not {self.batch_size:,}"
+            )
         if models.NETWORKS.knows(self.model):
             models.fits(self.model, None if size is None else size.classes)
 

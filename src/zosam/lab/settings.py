@@ -71,8 +71,9 @@ class Kind:
         for key in (piece.partition("=")[0].strip() for piece in pieces(rest)):
             if key in self.given and key in SET_BY_RUN:
                 raise ValueError(f"{name}:{rest}: {key} is set by the run itself, with {SET_BY_RUN[key]}: leave it out")
-        settings = arguments(thing, name, pieces(rest), known, self.parts)
         defaults = {n: default_of(thing, n) for n in known}
+        usual = {written("", {n: d}, whole=True)[1:] for n, d in defaults.items()}  # also what only code can say
+        settings = arguments(thing, name, [p for p in pieces(rest) if p not in usual], known, self.parts)
         missing = [n for n, d in defaults.items() if d is inspect.Parameter.empty and n not in settings]
         if missing:
             raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
@@ -140,7 +141,7 @@ def typed(name: str, value: Any, wanted: Any) -> Any:
         if get_origin(kind) is Literal and isinstance(value, str):
             return find({str(o): o for o in get_args(kind)}, value, name)
         if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
-            return float(value)
+            return float(value) + 0.0  # there is one zero
         if kind is not float and type(value) is kind and not (kind is int and abs(value) > 1 << 62):
             return value
     words = " or ".join(WORDS.get(k, "text") for k in kinds)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from zosam import files
 from zosam.lab.locks import is_held
-from zosam.lab.record import read_record
+from zosam.lab.record import NUMBERS, read_record
 from zosam.lab.run import Run
 from zosam.lab.settings import Choice
 from zosam.names import find
@@ -46,11 +46,10 @@ class Found:
 
     def as_record(self) -> dict[str, Any]:
         """For programs; what is not known yet is null."""
-        names = ("epoch", "step", "test_accuracy", "test_loss", "train_loss", "sparsity", "forward", "backward")
         spent = {"seconds": self.seconds, "idle_for": self.idle_for}
         told = {"folder": str(self.path), "status": self.status, "why": self.why}
         description = None if self.what is None else self.what.description
-        return told | {name: self.last.get(name) for name in names} | spent | {"run": description}
+        return told | {name: self.last.get(name) for name in NUMBERS} | spent | {"run": description}
 
 
 def look(root: Path) -> Iterator[Found]:

@@ -73,8 +73,8 @@ def _as(kind: Any, text: str, parts: Mapping[str, type]) -> Any:
     low = text.lower()
     if get_origin(kind) is Literal:
         options = {str(o): o for o in get_args(kind)}
-        if text in options:
-            return options[text]
+        if _unquoted(text) in options:
+            return options[_unquoted(text)]
         raise ValueError(_one_of(options, text))
     if get_origin(kind) in (Sequence, tuple, list):
         if not (text.startswith("(") and text.endswith(")")):
@@ -88,10 +88,14 @@ def _as(kind: Any, text: str, parts: Mapping[str, type]) -> Any:
     elif kind in (int, float):
         return _number(kind, text)
     elif kind is str:
-        return text[1:-1].replace("''", "'") if len(text) > 1 and text[0] == text[-1] == "'" else text
+        return _unquoted(text)
     else:
         raise TypeError(kind)
     raise ValueError(WORDS[kind])
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'") if len(text) > 1 and text[0] == text[-1] == "'" else text
 
 
 def _number(kind: type, text: str) -> int | float:
@@ -101,7 +105,7 @@ def _number(kind: type, text: str) -> int | float:
     try:
         if kind is int:
             return int(text)
-        value = int(over) / int(under) if slash else float(text)
+        value = int(over) / int(under) if slash else float(text) + 0.0  # there is one zero
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not math.isfinite(value):
@@ -185,5 +189,15 @@ def _spelled(value: Any, whole: bool) -> str:
         fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
         shown = ",".join(f"{f.name}={_spelled(v, whole)}" for f, v in fields if whole or v != f.default)
         return f"{type(value).__name__.lower()}({shown})"
-    text = str(value)
-    return "'" + text.replace("'", "''") + "'" if set(text) & set(",()' ") or not text else text
+    of_text = isinstance(value, str)
+    text = value if of_text else re.sub(r" at 0x[0-9a-f]+", "", str(value))  # where code lies differs every time
+    quoted = not text or set(text) & set(",()' ") or (of_text and _looks_otherwise(text))
+    return "'" + text.replace("'", "''") + "'" if quoted else text
+
+
+def _looks_otherwise(text: str) -> bool:
+    """Whether a text, bare, could be read as something else."""
+    try:
+        return text.lower() in {"none", "true", "false"} or math.isfinite(_number(float, text))
+    except ValueError:
+        return False

@@ -25,6 +25,7 @@ class Ascent(Optimizer):
     """The verbs of a sharpness-aware optimizer; vectors run over the active weights of perturbed groups."""
 
     per_sample: ClassVar[bool] = False  # whether the closure must return one loss per sample instead of their mean
+    takes_metric: ClassVar[bool] = True  # whether groups may say in which metric they climb
     per_rank: bool = False  # whether each rank climbs along the gradient of its own part of the batch
 
     base: Optimizer
@@ -72,12 +73,18 @@ class Ascent(Optimizer):
         before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
         self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
         for group in self.param_groups:
-            check_metric(group.get("scale"))
+            self._check_metric(group)
             if "rho" not in group or group["rho"] == before:
                 group["rho"] = number
             elif self.schedule is not None:
                 raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
         self._set_rho()
+
+    def _check_metric(self, group: dict[str, Any]) -> None:
+        check_metric(group.get("scale"))
+        if group.get("scale") is not None and not self.takes_metric:
+            name = type(self).__name__
+            raise ValueError(f"scale={group['scale']!r} of a group has no effect on {name}: leave it out")
 
     def _set_rho(self) -> list[float]:
         """Let the schedule write rho for the coming step; how far each perturbed group climbs."""

@@ -17,7 +17,7 @@ from zosam.optim import guards, state_hooks
 from zosam.optim.ascent import check_rho
 from zosam.optim.passes import Closure, Keep
 from zosam.optim.saved import Saved
-from zosam.optim.scale import Metric, Scale, check_metric
+from zosam.optim.scale import Metric, Scale
 from zosam.optim.scaling import Scaling
 from zosam.optim.schedules import Schedule
 from zosam.optim.snapshot import Snapshot
@@ -209,7 +209,7 @@ class SharpnessAware(Saved):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.restore()
         check_rho(param_group.get("rho", 0.0))
-        check_metric(param_group.get("scale"))
+        self._check_metric(param_group)
         self.base.add_param_group(param_group)
 
     # --- how it is done ----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class RWP(SharpnessAware):
     by `beta`, 0.99 unless given (ARWP).
     """
 
+    takes_metric: ClassVar[bool] = False
     matters: ClassVar[float] = 1e-3
     usual_rho: ClassVar[float] = 0.2  # where neither rho nor sigma is given
     beta: float = 0.99  # unless given

@@ -165,6 +165,8 @@ class PaperZOSAM(SharpnessAware):
     gradient is taken at (θ + ρ ĝ/‖ĝ‖)⊙M, so the perturbation is about ρ√(active/all) long. δ is a factor on u itself.
     """
 
+    takes_metric: ClassVar[bool] = False
+
     def __init__(
         self,
         base: Optimizer,

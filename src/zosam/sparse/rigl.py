@@ -90,6 +90,7 @@ class RigL(Dynamic):
         return score if wanted is None else torch.where(wanted, score, -1.0)
 
     def _size_of_gradient(self, name: str) -> Tensor:
+        """Where RigL looks at the gradient: the whole one, taken at the perturbed point or at θ."""
         if self.growth_gradient == "perturbed":
             return self.gradient(name).abs()
         if not self._at_theta.kept:

@@ -98,6 +98,8 @@ def size(
         raise ValueError(f"validation must be 0 to {there - 1} pictures, not {validation}")
     if train is not None and not 0 < train <= there - validation:
         raise ValueError(f"train must be 1 to {there - validation} pictures, not {train}")
+    if train == there - validation:
+        raise ValueError(f"train={train} is all that there is: leave it out")
     if not 0 <= cutout <= SIDE:
         raise ValueError(f"cutout must be 0 to {SIDE} pixels, not {cutout}")
     if not augment and (cutout or reflect):

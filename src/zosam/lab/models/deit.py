@@ -90,6 +90,8 @@ class Deit(nn.Module):
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"image_size={image_size} is not a multiple of patch_size={patch_size}")
+        if not 0 <= drop_path < 1:
+            raise ValueError(f"drop_path must be at least 0 and below 1, not {drop_path:g}")
         self.grid = image_size // patch_size
         self.patch_embed = Patches(dim, patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
