@@ -116,6 +116,28 @@ def test_masks_that_are_let_go(always: None) -> None:
     agrees(model.eval(), x)
 
 
+@pytest.mark.parametrize("way", ["after another", "beside another"])
+def test_a_method_that_accelerate_was_not_given_sees_its_gradients(always: None, way: str) -> None:
+    def trained(accelerated: bool) -> RigL:
+        model, optimizer, x = build()
+        model.train()
+        layers = ("blocks.0", "blocks.2") if way == "beside another" else ((), ())
+        first = METHODS["set"](model, optimizer, 0.8, every=2, steps=1000, include=layers[0])
+        if accelerated:
+            accelerate(model, first, x)
+        if way == "after another":
+            first.release()
+        later = RigL(model, optimizer, 0.8, every=2, steps=1000, include=layers[1])
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        return later
+
+    plain, fast = trained(False), trained(True)
+    assert all((plain.masks[n] == fast.masks[n]).float().mean() > 0.99 for n in plain.masks)
+
+
 def test_a_training_is_not_warned(always: None) -> None:
     """Steps, updates of the masks and evaluation leave pruned weights at zero: nothing falls back."""
     model, optimizer, x = build()

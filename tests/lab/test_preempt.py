@@ -76,6 +76,30 @@ def test_children_that_end_are_not_heard_of_while_it_stops():
         signal.signal(signal.SIGCHLD, before)
 
 
+def reading():
+    """An iterator in the middle of its data."""
+    batches = iter(torch.utils.data.DataLoader(range(64), num_workers=2, multiprocessing_context="fork"))
+    next(batches)
+    return batches
+
+
+def end(worker):
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # and nobody has asked how it ended
+
+
+@pytest.mark.parametrize("first", ["the reader", "the signal"])
+def test_a_worker_that_ends_after_it_has_stopped_is_no_error(handler, first):
+    kept = [reading()] if first == "the reader" else []
+    with pytest.raises(Preempted):
+        asked_to_stop(lambda _: kept.append(reading()))
+    for worker in (w for batches in kept for w in batches._workers):
+        end(worker)  # which the traceback of the stop may hold to the very end of the process
+    other = reading()
+    with pytest.raises(RuntimeError, match="is killed by signal"):  # while one of another training is
+        end(other._workers[0])
+
+
 def test_before_the_first_step_it_stops_at_once(handler):
     seen = []
     with pytest.raises(Preempted, match="begins again") as stop:
@@ -92,6 +116,12 @@ def test_an_error_that_the_signal_has_made_and_one_that_it_has_not(handler):
         asked_to_stop(lambda _: fails(files.NotWritten("a full disk is told as such")))
     with pytest.raises(RuntimeError, match="by itself"), stoppable():
         raise RuntimeError("by itself")
+
+
+def test_a_worker_that_gets_the_signal_before_us(handler):
+    threading.Timer(0.2, ask).start()
+    with pytest.raises(Preempted, match="in the middle"), stoppable():
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Terminated. ")
 
 
 def test_another_thread_leaves_signals_alone(handler):

@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.nn import functional as F
 
 from zosam.optim import OPTIMIZERS, SAM, ZOSAM, LookSAM
@@ -204,6 +204,31 @@ def test_masks_that_nobody_takes_are_refused():
     sparse.release()
     with pytest.raises(ValueError, match="sparsity state that nothing here takes"):
         optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("made", [lambda m, o: SAM(o), lambda m, o: SET(m, o, 0.8, every=2, steps=100)])
+def test_a_state_that_was_loaded_before_its_takers_were_made_is_refused(made):
+    """Their masks and steps would be fresh ones, and trained weights would be multiplied by zero."""
+    model, optimizer, sparse = make()
+    train(model, optimizer, 0, 3)
+    saved = optimizer.state_dict()
+    sparse.release()
+    plain = BASES["adamw"](model.parameters())
+    plain.load_state_dict(saved)
+    weights = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"holds sparsity and sharpness_aware state.*make them first, then load"):
+        made(model, plain)
+    assert all(torch.equal(t, weights[n]) for n, t in model.state_dict().items())
+    for state in plain.state.values():  # the way out for who wants none of it
+        for key in ("sparsity", "sharpness_aware"):
+            state.pop(key, None)
+    made(model, plain)
+
+
+def test_a_flat_state_is_refused_by_torch():
+    model, optimizer, _ = make()
+    with pytest.raises(NotImplementedError, match="Flattening"):
+        get_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True))
 
 
 def test_two_wrappers_of_one_base():

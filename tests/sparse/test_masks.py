@@ -152,6 +152,24 @@ def test_parameters_put_in_place_of_others_are_noticed(way):
 # --- gradients -------------------------------------------------------------------------------------------------------
 
 
+def test_a_layer_put_in_place_of_another_is_noticed_and_one_put_around_it_is_not():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    Magnitude(model, optimizer, 0.5)
+
+    def step():
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+
+    model[0] = nn.Sequential(model[0])  # as torch.compile and other wrappers do
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step()
+    model[1] = nn.Sequential(nn.Linear(8, 4))  # a new head
+    with pytest.warns(UserWarning, match=r"another parameter is in the place of 1\.0\.weight"):
+        step()
+
+
 @pytest.mark.parametrize("cls", [SET, Magnitude, TopKAST, DeepR], ids=lambda c: c.__name__)
 def test_clipping_before_the_step_sees_what_the_optimizer_will_use(cls):
     """By hand: the norm over active weights and biases; for Top-KAST over those that learn."""

@@ -263,7 +263,9 @@ def test_structure_lies_along_the_inputs_and_all_misfits_are_named_at_once():
 def normed(kind):
     torch.manual_seed(0)
     layer = nn.Linear(20, 10)
-    if kind == "old weight_norm":
+    if kind == "old spectral_norm":
+        layer = torch.nn.utils.spectral_norm(layer)
+    elif kind == "old weight_norm":
         with pytest.warns(FutureWarning):
             layer = torch.nn.utils.weight_norm(layer)
     else:
@@ -277,6 +279,7 @@ def normed(kind):
         ("weight_norm", "0.parametrizations.weight.original1"),
         ("spectral_norm", "0.parametrizations.weight.original"),
         ("old weight_norm", "0.weight_v"),
+        ("old spectral_norm", "0.weight_orig"),
     ],
 )
 def test_a_parametrized_weight_is_zero_where_what_it_is_made_of_is(kind, name):

@@ -230,8 +230,7 @@ class _RegionFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[2:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
-            asks = getattr(owner.layers.sparse, "needs_dense_gradient", None)
-            script = lease.backward(owner.layers.gradient_of() if asks is not None and asks() else "active")
+            script = lease.backward(owner.layers.gradient_of(owner.modules))
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +70,9 @@ def stoppable() -> Iterator[Notice]:
     try:
         yield notice
     except RuntimeError as error:
+        notice.patient = True
+        if not notice.came and "killed by signal: Terminated" in str(error):
+            time.sleep(1)  # who has stopped a reader of ours may be about to stop us
         if notice.came:
             raise notice.stop("in the middle. The same command goes on from the last checkpoint.") from error
         raise
@@ -78,4 +83,20 @@ def stoppable() -> Iterator[Notice]:
         for number, handler in before.items():
             signal.signal(number, handler)
         if notice.children is not None and CHILD_ENDED is not None:
-            signal.signal(CHILD_ENDED, notice.children)
+            now: Any = signal.getsignal(CHILD_ENDED)  # the first reader of data may have come after the signal
+            signal.signal(CHILD_ENDED, _but_for_these(notice.children if now is signal.SIG_DFL else now))
+
+
+def _but_for_these(told: Any) -> Any:
+    """Who is told of children that end, but for those that are left now: they were stopped with us, and it is no error.
+
+    Readers of data are such children: they live as long as the traceback of the stop, often to the end of the process.
+    """
+    left = multiprocessing.active_children()
+
+    def tell(number: int, frame: object) -> None:
+        for child in left:
+            child.is_alive()  # who has ended is taken off the system's list, and torch finds no fault in it
+        told(number, frame)
+
+    return tell if callable(told) and left else told

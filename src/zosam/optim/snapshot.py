@@ -199,7 +199,8 @@ class Written:
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
         self._names, self._weights, self._masks = list(weights), list(weights.values()), list(masks.values())
-        self._in_parts = any_sharded(self._weights)
+        self._model, self._in_parts = model, any_sharded(self._weights)
+        self._inside = self._links()
         names = {id(w): n for n, w in weights.items()}
         held = [(m, key, p) for m in model.modules() for key, p in m._parameters.items() if id(p) in names]
         self._owners = [] if self._in_parts else [(m, key, p, names[id(p)]) for m, key, p in held]
@@ -253,12 +254,19 @@ class Written:
     def say_if_replaced(self, method: str) -> None:
         """Say which weights are in the model no more, but others in their place."""
         gone = [n for module, key, weight, n in self._owners if module._parameters.get(key) is not weight]
+        if any(parent._modules.get(key) is not child for parent, key, child in self._inside):
+            there = {id(p) for p in self._model.parameters()}
+            gone += [n for n, w in zip(self._names, self._weights, strict=True) if id(w) not in there]
+            self._inside = self._links()
         if gone:
             warnings.warn(
                 f"{method}: another parameter is in the place of {', '.join(gone[:3])} (was a state loaded with"
                 " assign=True?), and neither masks nor optimizer reach it: make both anew",
                 stacklevel=5,
             )
+
+    def _links(self) -> list[tuple[nn.Module, str, nn.Module | None]]:
+        return [(m, key, child) for m in self._model.modules() for key, child in m._modules.items()]
 
     def _now(self) -> list[tuple[int, int]]:
         """For each weight two numbers, one of which changes when somebody writes to it or puts other data in it."""

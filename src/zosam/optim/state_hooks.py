@@ -37,6 +37,14 @@ class Register:
     """Whose state is saved and loaded with one optimizer, by hooks on it."""
 
     def __init__(self, base: Optimizer) -> None:
+        states = [state for state in base.state.values() if isinstance(state, dict)]
+        early = [key for key in KEYS if any(key in state for state in states)]
+        if early:  # loaded by torch alone, when nothing here could take it
+            raise ValueError(
+                f"this {type(base).__name__} holds {' and '.join(early)} state, loaded before the optimizer and the"
+                " sparse method that it was saved with were made: make them first, then load it, or drop it:"
+                f" for state in optimizer.state.values(): state.pop({early[0]!r}, None)"
+            )
         self.wrapper: Any = None  # the sharpness-aware optimizer around it
         self.holders: list[tuple[str, Holder]] = []
         self.loaded: list[tuple[Holder, Extra]] = []

@@ -201,6 +201,8 @@ def _kind(owner: nn.Module, holder: Any, parametrized: str, attribute: str) -> t
         return "part", ""
     elif attribute.endswith("_v") and hasattr(owner, attribute.removesuffix("_v") + "_g"):  # the older weight_norm
         attribute = attribute.removesuffix("_v")
+    elif attribute.endswith("_orig") and hasattr(owner, attribute.removesuffix("_orig") + "_u"):  # older spectral_norm
+        attribute = attribute.removesuffix("_orig")
     if isinstance(owner, EMBEDDINGS):
         return "embedding", "its gradient is sparse: make it with sparse=False" if owner.sparse else problem
     if isinstance(owner, WEIGHT_OF) or is_transposed(owner):
