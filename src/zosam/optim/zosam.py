@@ -135,7 +135,9 @@ class ZOSAM(SharpnessAware):
             return
         self.require_full_weights("Pair()")
         probes = self.probes()
-        chosen = worst_of_graphs(self, [self.offset(self.along(u)) for u in probes], closure)
+        offsets = [self.offset(self.along(u)) for u in probes]
+        self._look_at(offsets[0])
+        chosen = worst_of_graphs(self, offsets, closure)
         self._keep(chosen.sign * probes[chosen.probe])
         self.descend()
 
@@ -164,6 +166,8 @@ class PaperZOSAM(SharpnessAware):
     u is normal over all weights, pruned ones too; ĝ = (1/m) Σ (L((θ+δu_i)⊙M) − L((θ−δu_i)⊙M)) / 2δ · u_i, and the
     gradient is taken at (θ + ρ ĝ/‖ĝ‖)⊙M, so the perturbation is about ρ√(active/all) long. δ is a factor on u itself.
     """
+
+    matters: ClassVar[float] = ZOSAM.matters
 
     def __init__(
         self,
