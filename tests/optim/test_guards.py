@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import warnings
+from typing import get_overloads
 
 import numpy as np
 import pytest
@@ -116,6 +117,47 @@ def test_a_closure_after_an_ascent_that_stayed_is_taken_at_the_point_climbed_to(
         assert torch.equal(flat(model), flat(plain))
 
 
+@pytest.mark.parametrize("clears", [None, True, False])
+def test_a_closure_in_torchs_form_ends_a_window_and_drops_nothing(clears):
+    """Its own `zero_grad` does not reach the gradients of the micro-batches before."""
+    model, pure = net(), net()
+    optimizer, other = SAM(sgd(model), rho=0.3), SAM(sgd(pure), rho=0.3)
+
+    def closure():
+        if clears is not None:
+            optimizer.zero_grad(set_to_none=clears)
+        loss = loss_of(model, slice(8, 16))
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        for o, m in ((optimizer, model), (other, pure)):
+            o.zero_grad()
+            o.ascend(lambda m=m: loss_of(m, slice(0, 8)), stay=False)
+            with o.perturbed():
+                loss_of(m, slice(0, 8)).backward()
+        optimizer.step(closure)
+        other.step(lambda: loss_of(pure, slice(8, 16)))
+        assert torch.equal(flat(model), flat(pure))
+
+
+def test_a_closure_that_fails_in_a_window_leaves_its_gradients():
+    model = net()
+    optimizer = SAM(sgd(model))
+    optimizer.ascend(lambda: loss_of(model), stay=False)
+    with optimizer.perturbed():
+        loss_of(model).backward()
+    gathered = [p.grad.clone() for p in model.parameters()]
+
+    def fails():
+        optimizer.zero_grad()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        optimizer.step(fails)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gathered, strict=True))
+
+
 def test_being_perturbed_needs_an_ascent():
     optimizer = SAM(sgd(net()))
     with pytest.raises(RuntimeError, match="ascend"), optimizer.perturbed():
@@ -145,11 +187,34 @@ def test_a_wrapper_that_never_climbs_says_so_once():
         bare(optimizer, model, 3)
         bare(Unperturbed(sgd(model)), model, 3)
         bare(SAM(sgd(model), rho=0.0), model, 3)
+        optimizer.zero_grad()
+        optimizer.step(lambda: loss_of(model))
+        bare(optimizer, model, 3)  # not again after a climb in between
 
 
-@pytest.mark.parametrize(
-    ("make", "short", "long"), [(SAM, 1e-7, 0.05), (ZOSAM, 1e-4, 1.0), (RandomSAM, 1e-4, 1.0), (RWP, 1e-5, 0.2)]
-)
+def test_so_does_one_whose_schedule_begins_at_zero():
+    model = net()
+    optimizer = SAM(sgd(model), rho=schedules.Late(0.5, 0.3, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bare(optimizer, model, 5)
+    with pytest.warns(UserWarning, match="without a climb"):
+        bare(optimizer, model, 1)
+
+
+LENGTHS = {
+    "sam": (SAM, 1e-7, 0.05),
+    "zosam": (ZOSAM, 1e-4, 1.0),
+    "random": (RandomSAM, 1e-4, 1.0),
+    "rwp": (RWP, 1e-5, 0.2),
+    "pair": (lambda base, rho: ZOSAM(base, rho, decide=Pair()), 1e-4, 1.0),
+    "paper": (ZOSAM.paper, 1e-4, 1.0),
+    "looksam": (lambda base, rho: LookSAM(base, rho, k=7), 1e-7, 0.05),  # it does not climb in every step
+    "schedule": (lambda base, rho: SAM(base, schedules.Late(0.5, rho, 30)), 1e-7, 0.05),
+}
+
+
+@pytest.mark.parametrize(("make", "short", "long"), LENGTHS.values(), ids=LENGTHS)
 def test_a_perturbation_too_short_to_matter_is_said_once_with_one_that_would(make, short, long):
     for rho, expected in ((short, 1), (long, 0)):
         model = net()
@@ -164,6 +229,15 @@ def test_a_perturbation_too_short_to_matter_is_said_once_with_one_that_would(mak
             times = float(about[0].partition("a rho ")[2].partition(" times")[0])
             assert times * rho * 100 > short  # a number that can be acted on
             assert times > 10
+
+
+def test_a_length_that_still_rises_is_not_judged():
+    model = net()
+    optimizer = SAM(sgd(model), rho=schedules.Linear(0.0, 1.0, 10**9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            optimizer.step(lambda: loss_of(model))
 
 
 # --- rho in the groups -----------------------------------------------------------------------------------------------
@@ -358,6 +432,46 @@ def test_probes_of_closures_that_use_autograd_inside(by, form):
     torch.testing.assert_close(train(form), train("pure"))
 
 
+def test_esam_with_a_closure_that_differentiates_by_the_weights():
+    """No gradient is computed for tensors left out, unless the closure asks for all of them: the same steps."""
+
+    def train(asks):
+        model = net()
+        optimizer = ESAM(sgd(model), rho=0.5)
+
+        def closure(keep=slice(None)):
+            loss = loss_of(model, keep, "none")
+            if asks:
+                loss = loss + 0 * sum(
+                    g.sum() for g in torch.autograd.grad(loss.sum(), model.parameters(), retain_graph=True)
+                )
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+        return [t.clone() for t in model.state_dict().values()]
+
+    for found, expected in zip(train(True), train(False), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_closure_whose_own_backward_reaches_no_weight_of_the_optimizer():
+    """As with stochastic depth: it has called backward all the same, and is not gone back through again."""
+    model, other = net(), nn.Linear(5, 3)
+
+    def closure():
+        loss = F.cross_entropy(other(X), Y)
+        loss.backward(retain_graph=True)
+        return loss
+
+    for make in (SAM, ZOSAM):
+        other.weight.grad = None
+        make(sgd(model)).step(closure)
+        found, other.weight.grad = other.weight.grad, None
+        closure()
+        torch.testing.assert_close(found, other.weight.grad)
+
+
 def told(optimizer, model, scaler):
     optimizer.ascend(lambda: loss_of(model), scaler=scaler)
 
@@ -481,6 +595,7 @@ def test_sparse_gradients_are_climbed_along_and_not_changed():
     other = SAM(torch.optim.SGD(dense.parameters(), lr=0.1), rho=0.3)
     for _ in range(3):
         optimizer.step(lambda: table(rows).square().sum())
+        optimizer.zero_grad(set_to_none=False)  # leaves a sparse gradient without entries
         other.step(lambda: dense(rows).square().sum())
     torch.testing.assert_close(table.weight, dense.weight)
     table, optimizer = made(GSAM)
@@ -570,7 +685,9 @@ def test_compiled_in_every_form_there_are_two_graphs_at_most(form, name):
 
 
 def test_steps_type_check():
-    """`step(closure)` gives the loss, `step()` nothing: mypy reads it so, and so it is."""
+    """`step(closure)` gives the loss, `step()` nothing: type checkers read it so, and so it is."""
+    gives = [(f.__annotations__["closure"], f.__annotations__["return"]) for f in get_overloads(SharpnessAware.step)]
+    assert gives == [("None", "None"), ("Closure", "Tensor")]
     model = net()
     optimizer: SharpnessAware = SAM(sgd(model))
     assert optimizer.step(lambda: loss_of(model)).item() > 0

@@ -47,7 +47,6 @@ class SharpnessAware(Saved):
     _ascent: Tensor | None  # the offset that it has climbed
     _statistics: Snapshot | None  # buffers as its pass that counts has left them
     _left: dict[int, tuple[ref[Tensor] | None, int]] | None  # gradients, as our last step has left them
-    _bare_steps: int  # so many steps, one after another, without a climb
     matters: ClassVar[float] = 1e-5  # a perturbation shorter than this share of the weights' length changes nothing
 
     def __init__(
@@ -219,12 +218,17 @@ class SharpnessAware(Saved):
         if direction is None:
             self._perturbation.restore()
             return
-        offset, looks = self.offset(direction), self.steps == guards.LOOK_AT_STEP
+        offset = self.offset(direction)
+        self._look_at(offset)
         self._perturbation.move_to(self.active, offset)
+
+    def _look_at(self, offset: Tensor) -> None:
+        """Note how far it goes, and say it once if that is too short to matter."""
+        looks = self._remarks.looks(self.steps, max(self.rhos()))
         if looks or self.diagnostics is not None:
-            moved, length = float(self.active.norm(offset)), float(self._perturbation.length())
+            moved, length = float(self.active.norm(offset)), float(self._perturbation.length(self.active))
             self.note("relative_length", moved / length if length else 0.0)
-            guards.say_if_short(type(self).__name__, moved, length, self.matters if looks else 0.0)
+            self._remarks.on_length(moved, length, self.matters if looks else 0.0)
 
     def _finish(self, closure: Closure | None) -> Tensor | None:
         """End what `ascend` began, or take a step of the base."""
@@ -243,7 +247,7 @@ class SharpnessAware(Saved):
             statistics.restore_buffers()
         if climbed:
             self.descend()
-        self._step_base(climbed=ascended)
+        self._step_base(climbed=ascended or not any(self._set_rho()))
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
@@ -252,12 +256,7 @@ class SharpnessAware(Saved):
         grads = [(p, p.grad) for p in self._parameters()]
         self._left = {id(p): (None, 0) if g is None else (ref(g), g._version) for p, g in grads}
         self.steps += not rehearsal
-        if climbed or rehearsal:
-            self._bare_steps = 0
-        elif any(self.rhos()):
-            self._bare_steps += 1
-            if self._bare_steps == 2:
-                guards.say_that_it_never_climbs(type(self).__name__)
+        self._remarks.on_step(climbed or rehearsal)
 
     def _strange_gradients(self) -> list[Tensor]:
         """Gradients that our last step has not left behind, but for those of parameters that are new since."""
@@ -294,6 +293,6 @@ class SharpnessAware(Saved):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
-        self._left, self._bare_steps = None, 0
+        self._left, self._remarks = None, guards.Remarks(type(self).__name__)
         self._ascended = self._climbed = False
         self._ascent = self._statistics = None

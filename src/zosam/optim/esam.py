@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
+from zosam.optim.graphs import frozen
 from zosam.optim.passes import Closure
 from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
@@ -19,12 +20,13 @@ class ESAM(SharpnessAware):
 
     Du et al., "Efficient sharpness-aware minimization for improved training of neural networks", ICLR 2022. Both
     savings are on by default (the published code has them off), no weight gradient is computed for tensors left out
-    (where nothing is compiled or sharded), and at least one tensor and one sample stay. The closure returns one loss
-    per sample and takes `keep`. On several ranks each keeps γ of its own samples; with `per_rank` each climbs along
-    its own gradient too.
+    (where nothing is compiled or sharded, and the closure asks for none by itself), and at least one tensor and one
+    sample stay. The closure returns one loss per sample and takes `keep`. On several ranks each keeps γ of its own
+    samples; with `per_rank` each climbs along its own gradient too.
     """
 
     per_sample: ClassVar[bool] = True
+    _differentiates = False  # whether closures ask by themselves for gradients of any weight, as a penalty does
 
     def __init__(
         self,
@@ -49,14 +51,16 @@ class ESAM(SharpnessAware):
         chosen[0] |= not bool(chosen.any())
         pairs = list(zip(space.params, chosen.tolist(), strict=True))
         wants_all = space.shards.world > 1 or compiles()  # fully_shard does, and what is compiled would be so anew
-        left_out = [] if wants_all else [p for p, c in pairs if not c]
-        for p in left_out:
-            p.requires_grad_(False)
+        left_out = [] if wants_all or self._differentiates else [p for p, c in pairs if not c]
         try:
-            losses = self.gradient(closure, local=True)
-        finally:
-            for p in left_out:
-                p.requires_grad_(True)
+            with frozen(left_out):
+                losses = self.gradient(closure, local=True)
+        except RuntimeError as error:
+            if not left_out or "require" not in str(error):
+                raise
+            self._differentiates = True
+            self._passes.begin_again()
+            return self.climb(closure)
         gradient = space.gather([p.grad if c else None for p, c in pairs]) / self.loss_scale()
         direction = self.along_gradient(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LOOK_AT_STEP = 10  # when the length of a perturbation is looked at, once
+LOOK_AT_STEP = 10  # from when on the length of a perturbation is looked at, once
 
 
 def refuse_gathered(gradients: Sequence[Tensor]) -> None:
     """A step with a closure would drop gradients that others have gathered since the last one."""
-    if any(g.layout is not torch.strided or bool(g.any()) for g in gradients):
+    if any(bool((g if g.layout is torch.strided else g.coalesce().values()).any()) for g in gradients):
         raise RuntimeError(
             "gradients of earlier micro-batches are there, and step(closure) would drop them: climb once for all of"
             " them, with optimizer.ascend(closure, stay=False), `with optimizer.perturbed():` around each"
@@ -33,21 +33,41 @@ def refuse_skipped_micro_batches() -> None:
         )
 
 
-def say_that_it_never_climbs(name: str) -> None:
-    """An optimizer that never climbs is just its base."""
-    warnings.warn(
-        f"{name}.step() was called twice without a climb, so it does what its base does: use step(closure), or"
-        " ascend(closure) before each forward (in transformers' Trainer: zosam.integrations.transformers)",
-        stacklevel=5,
-    )
+class Remarks:
+    """What is said to a loop about its optimizer: each once."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bare_steps = 0  # so many steps, one after another, without a climb
+        self._rho = 0.0  # of the climb before
+        self._said_bare = self._looked = False
 
-def say_if_short(name: str, moved: float, length: float, matters: float) -> None:
-    """Say that a perturbation is too short to change anything, and which length would."""
-    if 0 < moved < matters * length:
-        times = 50 * matters * length / moved
-        warnings.warn(
-            f"{name} moves the weights by {moved / length:.1e} of their length, too little to change anything:"
-            f" a rho {times:.0f} times as large would move them by {50 * matters:.2g} of it; see docs on rho and scale",
-            stacklevel=7,
-        )
+    def on_step(self, climbed: bool) -> None:
+        """Say, at the second bare step, that an optimizer which never climbs is just its base."""
+        self._bare_steps = 0 if climbed else self._bare_steps + 1
+        if self._bare_steps == 2 and not self._said_bare:
+            self._said_bare = True
+            warnings.warn(
+                f"{self._name}.step() was called twice without a climb, so it does what its base does: use"
+                " step(closure), or ascend(closure) before each forward (in transformers' Trainer:"
+                " zosam.integrations.transformers)",
+                stacklevel=5,
+            )
+
+    def looks(self, step: int, rho: float) -> bool:
+        """Whether to look at the length of this climb: once, when rho rises no more."""
+        rises, self._rho = rho > self._rho, rho
+        looks = step >= LOOK_AT_STEP and not rises and not self._looked
+        self._looked |= looks
+        return looks
+
+    def on_length(self, moved: float, length: float, matters: float) -> None:
+        """Say that a perturbation is too short to change anything, and which length would."""
+        if 0 < moved < matters * length:
+            times = 50 * matters * length / moved
+            warnings.warn(
+                f"{self._name} moves the weights by {moved / length:.1e} of their length, too little to change"
+                f" anything: a rho {times:.0f} times as large would move them by {50 * matters:.2g} of it; see docs on"
+                " rho and scale",
+                stacklevel=8,
+            )

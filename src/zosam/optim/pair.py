@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from zosam.optim.backward import NoBackward
 from zosam.optim.masked import know_zeros, zeros_known
-from zosam.optim.passes import Closure, NoBackward
+from zosam.optim.passes import Closure
 
 if TYPE_CHECKING:
     from zosam.optim.base import SharpnessAware

@@ -8,10 +8,8 @@ same dropout, and parameters that the optimizer does not hold get the gradient o
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,68 +17,12 @@ from torch import Tensor
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks, joins_others
-from zosam.optim.graphs import CONTEXTS, leaves
+from zosam.optim.backward import Backward, GatheringBackward, NoBackward, OwnBackward
+from zosam.optim.graphs import CONTEXTS
 from zosam.optim.snapshot import Modules, Snapshot
 
-autograd: Any = torch.autograd
 Closure = Callable[..., Tensor]
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
-
-
-class NoBackward:
-    """Makes every backward do nothing in this thread, so that a closure in torch's own form runs forward only.
-
-    The function behind all of them is exchanged while some thread is in here: a mode of torch's would be asked about
-    every operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
-    """
-
-    _lock = threading.Lock()
-    _here = threading.local()  # what this thread is in, the innermost last
-    _inside = 0  # how deep all threads are in, together
-    _engine: Callable[..., Any]
-
-    def __enter__(self) -> None:
-        kind = NoBackward
-        with kind._lock:
-            if not kind._inside:
-                kind._engine = autograd._engine_run_backward
-                autograd._engine_run_backward = _run
-            kind._inside += 1
-        kind._here.stack = [*getattr(kind._here, "stack", ()), self]
-
-    def __exit__(self, *exception: object) -> None:
-        kind = NoBackward
-        kind._here.stack.pop()
-        with kind._lock:
-            kind._inside -= 1
-            if not kind._inside:
-                autograd._engine_run_backward = kind._engine
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
-        """In the place of the backward from these tensors."""
-
-
-class OwnBackward(NoBackward):
-    """Makes every backward in this thread leave gradients in `params` alone; whatever else it meets keeps its own."""
-
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._own = {id(p) for p in params}
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
-        others = [(leaf, leaf.grad) for leaf in leaves(tensors) if id(leaf) not in self._own]
-        for leaf, _ in others:
-            leaf.grad = None
-        try:
-            NoBackward._engine(tensors, *arguments, **settings)
-        finally:
-            for leaf, gradient in others:
-                leaf.grad = gradient
-
-
-def _run(tensors: Sequence[Tensor], *arguments: Any, accumulate_grad: bool = False, **settings: Any) -> Any:
-    stack = getattr(NoBackward._here, "stack", None)
-    run = stack[-1].run if stack and accumulate_grad else NoBackward._engine
-    return run(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
 
 
 class Passes:
@@ -153,10 +95,9 @@ class Passes:
             p.grad = None
         sending = self._sending(gradients=not local, buffers=counts)
         traces = self._with_traces() if counts else self.without_traces()
-        others = OwnBackward(params) if local else nullcontext()
-        with torch.enable_grad(), others, traces, sending:
+        with torch.enable_grad(), OwnBackward(params) if local else Backward() as backward, traces, sending:
             loss = self.call(closure, keep)
-            if all(p.grad is None for p in params):  # else the closure has called backward itself
+            if not backward.called and all(p.grad is None for p in params):  # else the closure has gone back itself
                 loss.mean().backward()
         if not local and joins_others():
             self.averaging.require()
@@ -170,11 +111,13 @@ class Passes:
     def gather(self, closure: Closure) -> Tensor:
         """The loss; its gradient is added to what `p.grad` holds. Traces stay: it is a pass of the caller's own."""
         params = self.params()
-        before = [(id(p.grad), p.grad._version) for p in params if p.grad is not None]
-        with torch.enable_grad():
-            loss = self.call(closure)
-            if before == [(id(p.grad), p.grad._version) for p in params if p.grad is not None]:
-                loss.mean().backward()  # else the closure has called backward itself
+        with torch.enable_grad(), GatheringBackward(params) as backward:
+            try:
+                loss = self.call(closure)
+                if not backward.called and all(p.grad is None for p in params):  # else the closure has gone back itself
+                    loss.mean().backward()
+            finally:
+                backward.bring_back()
         self.add(None, forward=1, backward=1)
         return loss.detach()
 

@@ -62,10 +62,9 @@ class Perturbation:
             self._last = saved._replace(written=saved.space.versions()) if came_back else None
             torch.clear_autocast_cache()
 
-    def length(self) -> Tensor:
-        """The norm of the saved weights."""
-        assert self._saved is not None
-        return self._saved.space.norm(self._saved.weights)
+    def length(self, space: ActiveWeights) -> Tensor:
+        """The norm of the weights as they are without it."""
+        return space.norm(space.read() if self._saved is None else self._saved.weights)
 
     def where(self, space: ActiveWeights) -> Tensor | None:
         """The displaced weights, if they are displaced: for `go_back_to`."""

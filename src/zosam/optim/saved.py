@@ -82,7 +82,7 @@ class Saved(Ascent):
     def __getstate__(self) -> dict[str, Any]:
         self.restore()
         # schedulers and scalers put a `step` bound to this very object here; torch's own copies drop hooks as well
-        left = {"_passes", "_space", "_perturbation", "_memory", "_left", "_lengths", "step"}
+        left = {"_passes", "_space", "_perturbation", "_memory", "_left", "_lengths", "_remarks", "step"}
         kept = {k: v for k, v in self.__dict__.items() if k not in left and not k.startswith("_optimizer_")}
         return {**kept, "memory": self._memory.state(self.active)}
 

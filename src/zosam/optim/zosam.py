@@ -135,7 +135,9 @@ class ZOSAM(SharpnessAware):
             return
         self.require_full_weights("Pair()")
         probes = self.probes()
-        chosen = worst_of_graphs(self, [self.offset(self.along(u)) for u in probes], closure)
+        offsets = [self.offset(self.along(u)) for u in probes]
+        self._look_at(offsets[0])
+        chosen = worst_of_graphs(self, offsets, closure)
         self._keep(chosen.sign * probes[chosen.probe])
         self.descend()
 
@@ -165,6 +167,7 @@ class PaperZOSAM(SharpnessAware):
     gradient is taken at (θ + ρ ĝ/‖ĝ‖)⊙M, so the perturbation is about ρ√(active/all) long. δ is a factor on u itself.
     """
 
+    matters: ClassVar[float] = ZOSAM.matters
     takes_metric: ClassVar[bool] = False
 
     def __init__(
