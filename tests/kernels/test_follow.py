@@ -166,3 +166,12 @@ def test_a_compiled_model_is_refused(masks: Any, way: str) -> None:
     with pytest.raises(TypeError, match=r"compile"):
         accelerate(given, sparse, x)
     assert report(model) == "not accelerated"
+
+
+def test_torch_export_keeps_the_batch_size_open(always: None) -> None:
+    """What is exported (ONNX goes this way) is the plain model, for batches of any size."""
+    model, optimizer, x = build()
+    accelerate(model, METHODS["random"](model, optimizer, 0.8), x)
+    model(x)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+    torch.testing.assert_close(exported(x[:5]), restore(copy.deepcopy(model))(x[:5]))

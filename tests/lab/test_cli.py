@@ -72,6 +72,7 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     )  # fmt: skip
     assert not code
     assert "test accuracy" in out
+    assert "finished before" not in out
     folder = next(tmp_path.glob("digits-*"))
     code, out, _ = call(monkeypatch, capsys, "show", folder)
     assert not code
@@ -85,8 +86,9 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert "test_accuracy" in out
     again = ("train", "--out", tmp_path, "--epochs", 1, "--batch-size", 512, "--optimizer", "sam", "--json")
     again += ("--model", "digits_net:width=16")
-    code, out, _ = call(monkeypatch, capsys, *again)
+    code, out, err = call(monkeypatch, capsys, *again)
     assert json.loads(out)[0]["status"] == "finished"
+    assert "finished before" in err
     code, out, _ = call(monkeypatch, capsys, "eval", folder, "--json", "--batch-size", 100)
     assert not code
     last = read_record(folder)["epochs"][-1]

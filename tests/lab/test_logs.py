@@ -178,14 +178,28 @@ def watched(terminal, width=100):
 def test_without_a_terminal_there_are_plain_lines():
     assert watched(terminal=False).splitlines() == [
         "digits-[net]",
+        "goes on after step 3 of 10",
         "step 1,100  epoch 2  loss 0.5124  lr 0.05  1,234 images/s  90% sparse",
         "step 1,200  epoch 2  loss 0.5124  accuracy 91.25%  lr 0.05  1,234 images/s  90% sparse",
     ]
 
 
+def test_only_a_training_that_goes_on_says_so():
+    out = io.StringIO()
+    with Watching(Console(file=out, force_terminal=False, width=100)) as shown:
+        told = shown.callbacks("first")
+        for done in range(3):
+            told.tick(done, 9)
+        told = shown.callbacks("second")
+        for done in range(2, 4):
+            told.tick(done, 9)
+    assert out.getvalue().splitlines() == ["first", "second", "goes on after step 2 of 9"]
+
+
 def test_a_terminal_has_a_bar_with_the_figures_below():
     out = watched(terminal=True)
     assert "preparing" in out
+    assert "goes on after step 3 of 10" in out
     assert "3/10" in out
     assert "testing 2/5" in out
     assert "accuracy 91.25%  lr 0.05" in out

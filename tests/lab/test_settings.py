@@ -9,6 +9,8 @@ from typing import Literal
 
 import pytest
 
+from zosam.lab.data import DATA_SETS
+from zosam.lab.models import NETWORKS
 from zosam.lab.settings import Choice, Kind, typed
 
 Probe = Callable[[object], object]
@@ -170,6 +172,10 @@ def test_code_of_ones_own_lies_beside_where_the_command_is_run(tmp_path, monkeyp
     assert not KIND.knows(unread)
     with pytest.raises(ValueError, match="nobody here has asked for"):
         KIND.thing(unread.name)
+    with pytest.raises(ValueError, match="on the command line: --data own_climber_module:Own"):
+        DATA_SETS.thing(unread.name)
+    with pytest.raises(ValueError, match="on the command line: --model own_climber_module:Own"):
+        NETWORKS.thing(unread.name)
     choice = KIND.read("own_climber_module:Own")
     assert choice.whole == "own_climber_module:Own:k=3"
     assert KIND.read("own_climber_module:Own:k=4") == unread

@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 from zosam.lab.models import resnet32
 from zosam.optim import SAM
 from zosam.optim.masked import mask_of
-from zosam.sparse import MEST, SET, Magnitude, RigL
+from zosam.sparse import MEST, SET, Magnitude, Random, RigL
 from zosam.sparse.prunable import prunable
 
 from .toy import sgd
@@ -330,6 +330,14 @@ def test_print_names_what_is_left_out_and_the_share_of_the_whole():
         "lstm.weight_ih_l0": "kept dense",
     }.items():
         assert any(line.split()[0] == name and line.endswith(why) for line in text.splitlines()), name
+
+
+def test_print_has_the_shares_one_below_the_other():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 100))
+    sparse = Random(model, sgd(model), 0.5, budget=lambda _, active: {"0.weight": 16, "1.weight": active - 16})
+    shares = [line for line in str(sparse).splitlines() if line.endswith("%")]
+    assert [line.split()[-1] for line in shares] == ["100.0%", "48.0%"]
+    assert len({len(line) for line in shares}) == 1
 
 
 @pytest.mark.parametrize("wrap", [lambda m: m, torch.optim.swa_utils.AveragedModel, torch.compile])

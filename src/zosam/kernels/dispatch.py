@@ -201,6 +201,8 @@ class Dispatcher:
         return any(version is not None for version in self.versions.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # to look a batch size up would fix it
+            return self.original(*args, **kwargs)
         if kwargs:
             ordered = in_order(self.names, args, kwargs)
             taken = self.names[len(args) : len(ordered)]
@@ -226,12 +228,7 @@ class Dispatcher:
 
     def is_plain(self, args: Sequence[Any]) -> bool:
         """Whether something is going on that only the module's own code serves: hooks, autocast, transforms."""
-        if (
-            len(args) < len(self.ranks)
-            or torch.is_autocast_enabled("cpu")
-            or torch.compiler.is_compiling()
-            or torch._C._get_tracing_state() is not None
-        ):
+        if len(args) < len(self.ranks) or torch.is_autocast_enabled("cpu") or torch._C._get_tracing_state() is not None:
             return True
         for x, rank in zip(args, self.ranks, strict=False):
             if not isinstance(x, Tensor) or x.dim() != rank or torch._C._functorch.is_functorch_wrapped_tensor(x):

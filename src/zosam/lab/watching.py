@@ -35,6 +35,7 @@ class Watching(Progress):
     def __init__(self, console: Console, many: int | None = None) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         self.below = Text()
+        self.begun = False  # whether the training has begun: one that is finished never does
         hidden = not (console.is_terminal and leads())
         super().__init__(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=hidden)
         self.runs = None if many is None else self.add_task("runs", total=many)
@@ -56,9 +57,13 @@ class Watching(Progress):
             self._say(name)
         self.reset(self.steps, total=None, description=label or "steps")
         self.below = Text("preparing")
+        self.begun = False
         known: dict[str, Any] = {}
 
         def tick(done: int, of: int) -> None:
+            if done and not self.begun:
+                self._say(f"goes on after step {done:,} of {of:,}")
+            self.begun = True
             self.below = self.below if known else Text()
             self.update(self.steps, completed=done, total=of)
 

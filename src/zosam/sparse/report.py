@@ -75,7 +75,7 @@ class Report:
         rows = [("layer", "shape", "active", "of", "density")]
         for name, mask in self.masks.items():
             active = int(torch.count_nonzero(whole(mask)))
-            rows.append((name, _shape(mask), f"{active:,}", f"{mask.numel():,}", f"{active / mask.numel():.1%}"))
+            rows.append((name, _shape(mask), f"{active:,}", f"{mask.numel():,}", f"{active / mask.numel():6.1%}"))
         for name, weight in self.kept_dense.items():
             rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", "kept dense"))
         for name, (weight, why) in self.left_out.items():

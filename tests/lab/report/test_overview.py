@@ -104,6 +104,15 @@ def test_a_missing_corruption_leaves_a_gap_and_no_mean(lines):
     assert figure["panels"][0]["values"][0][0] is not None
 
 
+def test_only_the_seeds_that_saw_corrupted_pictures_are_counted(lines):
+    for entry in lines:
+        if entry["run"]["seed"] != 0:
+            entry.pop("corrupted", None)
+    arms = arms_of(entry for entry in lines if not is_trial(entry))
+    assert any(len(arm.lines) > 1 for arm in arms)
+    assert "; mean over one seed." in overview.corruptions(arms)[0]["note"]
+
+
 def test_tuning_is_a_map_of_rho_and_weight_decay(lines):
     (figure,) = overview.tuning([entry for entry in lines if is_trial(entry)])
     assert figure["rows"] == ["no rho", "rho 0.05", "rho 0.1", "rho 0.2"]  # SGD takes none

@@ -32,7 +32,7 @@ def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Prim
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="NAME[:KEY=VALUE,...]",
+        metavar="NUMBER|NAME[:KEY=VALUE,...]" if field.type is Radius else "NAME[:KEY=VALUE,...]",
         instance_from_str=lambda words: words[0],
         is_instance=lambda value: isinstance(value, Chosen),
         str_from_instance=lambda value: [value.default],

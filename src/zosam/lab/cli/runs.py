@@ -31,8 +31,11 @@ def train(
         where: Where and how to train.
         output: In which form to print how it ended.
     """
-    with Watching(output.aside(console)) as shown:
+    say = output.aside(console)
+    with Watching(say) as shown:
         record = run(what, out, **vars(shown.callbacks(what.folder)), **vars(where))
+    if not shown.begun:
+        say.print("finished before: nothing is left to train", highlight=False)
     show(record.path, output)
 
 

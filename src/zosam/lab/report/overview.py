@@ -162,12 +162,16 @@ def _curves(settings: Iterable[Setting], key: str, factor: float, units: Sequenc
 def corruptions(arms: Iterable[Arm]) -> list[Figure]:
     """Accuracy on each corruption, a column for each arm and a panel for each severity; one figure for each setting."""
     groups: dict[tuple[Any, ...], list[tuple[Arm, dict[str, list[float]]]]] = defaultdict(list)
+    counts: dict[tuple[Any, ...], set[int]] = defaultdict(set)  # of seeds whose networks were tested so
     for arm in arms:
         notes = [line["corrupted"] for line in arm.lines.values() if line.get("corrupted")]
         if notes:
-            groups[(arm.setting, notes[0].get("pictures"))].append((arm, _mean_by_corruption(notes)))
+            group = (arm.setting, notes[0].get("pictures"))
+            groups[group].append((arm, _mean_by_corruption(notes)))
+            counts[group].add(len(notes))
     found = []
-    for at, ((_, pictures), own) in enumerate(groups.items()):
+    for at, (group, own) in enumerate(groups.items()):
+        pictures = group[1]
         arm, rows = own[0][0], list(dict.fromkeys(name for _, values in own for name in values))
         severities = max(len(v) for _, values in own for v in values.values())
         views: dict[str, Callable[[list[float]], float]] = {"mean of severities": fmean}
@@ -178,8 +182,8 @@ def corruptions(arms: Iterable[Arm]) -> list[Figure]:
             means = [_mean_of(grid, rows, rows), _mean_of(grid, rows, ROBUSTBENCH)]
             panels.append({"name": name, "values": [*means, *grid]})
         many = "all pictures" if pictures is None else f"the first {pictures:,} pictures"
-        seeds = sorted({len(a.lines) for a, _ in own})
-        note = f"CIFAR-10-C, {many} of each corruption and severity; mean over {_counted(seeds)}. {arm.task}."
+        seeds = _counted(sorted(counts[group]))
+        note = f"CIFAR-10-C, {many} of each corruption and severity; mean over {seeds}. {arm.task}."
         about = {"name": "corruptions" if at == 0 else f"corruptions-{at + 1}", "kind": "heat", "note": note}
         plain = [name.replace("_", " ") for name in rows]
         reference = next((i for i, (a, _) in enumerate(own) if a.optimizer == "sgd"), None)
