@@ -141,6 +141,28 @@ def test_a_closure_in_torchs_form_ends_a_window_and_drops_nothing(clears):
         assert torch.equal(flat(model), flat(pure))
 
 
+@pytest.mark.parametrize("clears", [True, False])
+def test_but_it_clears_what_the_last_step_has_left(clears):
+    """As Lightning does: its closure clears gradients in the first micro-batch of a window, here the only one."""
+    model, pure = net(), net()
+    optimizer, other = SAM(sgd(model), rho=0.3), SAM(sgd(pure), rho=0.3)
+
+    def closure():
+        loss = loss_of(model)
+        optimizer.zero_grad(set_to_none=clears)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.ascend(lambda: loss_of(model), stay=False)
+        optimizer.step(closure)
+        other.ascend(lambda: loss_of(pure))
+        loss_of(pure).backward()
+        other.step()
+        assert torch.equal(flat(model), flat(pure))
+        other.zero_grad()
+
+
 def test_a_closure_that_fails_in_a_window_leaves_its_gradients():
     model = net()
     optimizer = SAM(sgd(model))

@@ -76,13 +76,14 @@ class OwnBackward(Backward):
 
 
 class GatheringBackward(Backward):
-    """Sets the gradients of `params` aside until the first backward in this thread adds to them.
+    """Sets `gathered` gradients of `params` aside until the first backward in this thread adds to them.
 
     So a closure in torch's own form, which clears gradients first, drops none of those that were gathered before.
     """
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._aside = [(p, p.grad) for p in params if p.grad is not None]
+    def __init__(self, params: Sequence[Tensor], gathered: Sequence[Tensor]) -> None:
+        wanted = {id(g) for g in gathered}
+        self._aside = [(p, p.grad) for p in params if p.grad is not None and id(p.grad) in wanted]
         for p, _ in self._aside:
             p.grad = None
 

@@ -235,7 +235,7 @@ class SharpnessAware(Saved):
         loss = None
         if closure is not None:
             with self.perturbed():
-                loss = self._passes.gather(closure)
+                loss = self._passes.gather(closure, self._strange_gradients())
         ascended, climbed, statistics = self._ascended, self._climbed, self._statistics
         self.restore()
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)

@@ -8,7 +8,7 @@ same dropout, and parameters that the optimizer does not hold get the gradient o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -108,13 +108,18 @@ class Passes:
             self.loss, self.mean_loss = loss, mean
         return loss
 
-    def gather(self, closure: Closure) -> Tensor:
-        """The loss; its gradient is added to what `p.grad` holds. Traces stay: it is a pass of the caller's own."""
+    def gather(self, closure: Closure, gathered: Sequence[Tensor]) -> Tensor:
+        """The loss; its gradient is added to what `p.grad` holds, of which the closure may clear all but `gathered`.
+
+        Traces stay: it is a pass of the caller's own.
+        """
         params = self.params()
-        with torch.enable_grad(), GatheringBackward(params) as backward:
+        with torch.enable_grad(), GatheringBackward(params, gathered) as backward:
+            before = [(id(p.grad), p.grad._version) for p in params if p.grad is not None]
             try:
                 loss = self.call(closure)
-                if not backward.called and all(p.grad is None for p in params):  # else the closure has gone back itself
+                now = [(id(p.grad), p.grad._version) for p in params if p.grad is not None]
+                if not backward.called and now == before:  # else the closure has gone back itself
                     loss.mean().backward()
             finally:
                 backward.bring_back()
