@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from zosam.optim import masked
+from zosam.optim import vector
 from zosam.optim.masked import forget, mask_of, masks_of, set_mask
 from zosam.optim.vector import ActiveWeights
 
@@ -35,7 +35,7 @@ def test_a_mask_of_another_shape_is_refused():
 
 def test_nothing_is_left_of_weights_that_are_gone():
     gc.collect()
-    before = len(masked._entries)
+    before = len(vector.entries)
     for _ in range(50):
         weight = nn.Parameter(torch.ones(4))
         set_mask(weight, torch.ones(4, dtype=torch.bool))
@@ -43,7 +43,7 @@ def test_nothing_is_left_of_weights_that_are_gone():
         assert not mask_of(weight).any()
     del weight
     gc.collect()
-    assert len(masked._entries) == before
+    assert len(vector.entries) == before
 
 
 def test_it_follows_a_model_that_is_moved():
@@ -64,30 +64,30 @@ def test_looking_is_cheap():
 def test_zeros_are_known_until_somebody_writes():
     weight = torch.nn.Parameter(torch.tensor([1.0, 0.0, 2.0]))
     mask = torch.tensor([True, False, True])
-    masked.know_zeros([weight])
-    assert not masked.zeros_known(weight)  # it has no mask
+    vector.know_zeros([weight])
+    assert vector.zeros_known([weight]) == [False]  # it has no mask
     set_mask(weight, mask)
-    assert not masked.zeros_known(weight)
-    masked.know_zeros([weight])
-    assert masked.zeros_known(weight)
+    assert vector.zeros_known([weight]) == [False]
+    vector.know_zeros([weight])
+    assert vector.zeros_known([weight]) == [True]
     space = ActiveWeights([weight])
     space.write(torch.tensor([5.0, 6.0]))  # active entries alone
-    assert masked.zeros_known(weight)
+    assert vector.zeros_known([weight]) == [True]
     for write in (
         lambda: weight.detach().add_(1),
         lambda: mask.logical_not_(),
         lambda: setattr(weight, "data", mask * 1.0),
     ):
-        masked.know_zeros([weight])
+        vector.know_zeros([weight])
         write()
-        assert not masked.zeros_known(weight)
+        assert vector.zeros_known([weight]) == [False]
 
 
 def test_a_gradient_came_masked_only_in_the_backward_that_sent_it():
     weight = torch.nn.Parameter(torch.ones(4))
     set_mask(weight, torch.tensor([True, False, True, False]))
     came = []
-    weight.register_post_accumulate_grad_hook(lambda w: came.append(masked.came_masked(w, w.grad)))
+    weight.register_post_accumulate_grad_hook(lambda w: came.append(vector.came_masked(w, w.grad)))
 
     class Sends(torch.autograd.Function):
         @staticmethod
@@ -96,7 +96,7 @@ def test_a_gradient_came_masked_only_in_the_backward_that_sent_it():
 
         @staticmethod
         def backward(ctx, gradient):
-            masked.send_masked(weight, gradient)
+            vector.send_masked([(weight, gradient)])
             return gradient
 
     def backward(loss):

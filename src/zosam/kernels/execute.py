@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zosam.optim.vector import masks_by_weight
+
 from .build import NotFinite
 from .lower import Run, Script, Writer
 from .memory import Memory
@@ -167,6 +169,15 @@ class KernelRegion:
             )  # fmt: skip
         return "weights that do not fit their mask"
 
+    def gradient_of(self) -> str:
+        """Of which weights the coming step needs the gradient: active ones, some more, or all."""
+        weights = [m._parameters["weight"] for m in self.modules if m._parameters.get("weight") is not None]
+        masks = [m for m in masks_by_weight(weights) if m is not None]  # type: ignore[arg-type]
+        if not self.layers.own.issuperset(map(id, masks)):
+            return "all"  # another method keeps them by now, and may look at it
+        asks = getattr(self.layers.sparse, "needs_dense_gradient", None)
+        return self.layers.gradient_of() if asks is not None and asks() else "active"
+
     def ready(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The parameters, dense in memory; Unsupported is raised unless the kernels can take them and these inputs."""
         rank = RANKS.get(self.kind)
@@ -230,7 +241,7 @@ class _RegionFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[2:]
         own = [torch.zeros_like(p) if n else None for p, n in zip(parameters, needed[ctx.count :], strict=True)]
         with owner.lock:
-            script = lease.backward(owner.layers.gradient_of(owner.modules))
+            script = lease.backward(owner.gradient_of())
             script.follow(parameters)
             of_inputs = [torch.empty(s, memory_format=f) if s else None for s, f in lease.input_gradients]
             script.make(Run(arrivals, of_inputs, parameters, own))

@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from zosam.optim.masked import masks_by_weight, send_masked, zeros_known
+from zosam.optim.vector import masks_by_weight, send_masked, zeros_known
 
 from .build import SWEEP, Library, failure
 from .memory import Memory
@@ -168,8 +168,8 @@ class Script:
         suspects: list[LayerCall] = []
         words = array("q")
         weights = [layer.pattern.module._parameters["weight"] for layer in self.layers]
-        masks = masks_by_weight(weights)  # type: ignore[arg-type]
-        for place, (layer, own, mask) in enumerate(zip(self.layers, weights, masks, strict=True)):
+        masks, zeros = masks_by_weight(weights), zeros_known(weights)  # type: ignore[arg-type]
+        for place, (layer, own, mask, zero) in enumerate(zip(self.layers, weights, masks, zeros, strict=True)):
             pattern, index = layer.pattern, layer.pattern.index
             if pattern.sparse and mask is None:  # it is not kept with its weight, or was let go
                 mask = self.all_layers.mask(pattern.module)
@@ -198,7 +198,7 @@ class Script:
             if layer.weight is not None and mask is not None:
                 version, address = -1 if own.is_inference() else own._version, weight.data_ptr()
                 marked = pattern.seen[0]() is not own or pattern.seen[1:] != (version, address) or version < 0
-                marked = marked and not (weight is own and zeros_known(own))
+                marked = marked and not (weight is own and zero)
                 if marked or (pattern.sample >= 0 and c_float.from_address(address + 4 * pattern.sample).value):
                     suspects.append(layer)
                     words.extend((address, weight.numel(), index.forward.pick, index.active))
@@ -213,11 +213,8 @@ class Script:
 
     def left_masked(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Tell of the gradients that this backward has left at zero where their weights are pruned."""
-        for layer in self.layers:
-            if layer.weight is not None and layer.gradient_of == "active":
-                gradient = gradients[layer.weight]
-                if gradient is not None:
-                    send_masked(parameters[layer.weight], gradient)
+        at = [layer.weight for layer in self.layers if layer.gradient_of == "active" and layer.weight is not None]
+        send_masked([(parameters[i], g) for i in at if (g := gradients[i]) is not None])
 
     def _look_at_norms(self) -> list[Tensor]:
         """How each batch norm works in this pass, as nn.BatchNorm2d decides it; the counters that it moves."""

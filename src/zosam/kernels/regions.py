@@ -7,7 +7,7 @@ holds at least one sparse layer is a region; everything else stays as it was tra
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from zosam.optim.masked import mask_of, masks_by_weight, masks_of
+from zosam.optim.masked import mask_of, masks_of
 
 from .build import Library
 from .operations.base import Step
@@ -104,14 +104,8 @@ class Layers:
         mask = self.mask(module)
         return 1.0 if mask is None else float(mask.sum()) / max(mask.numel(), 1)
 
-    def gradient_of(self, modules: Iterable[nn.Module]) -> str:
-        """Of which weights of these modules the coming step needs the gradient: active ones, some more, or all."""
-        kept = masks_by_weight(w for m in modules if (w := m._parameters.get("weight")) is not None)
-        if any(mask is not None and id(mask) not in self.own for mask in kept):
-            return "all"  # another method keeps them by now, and may look at it
-        asks = getattr(self.sparse, "needs_dense_gradient", None)
-        if asks is None or not asks():
-            return "active"
+    def gradient_of(self) -> str:
+        """Of which weights a step needs the gradient that needs more than those of active ones: some, or all."""
         return "wanted" if all(self._where(name) is not None for name in self.given) else "all"
 
     def wanted(self, module: nn.Module) -> Tensor | None:

@@ -5,12 +5,11 @@ A method, or a part of one, is listed here once, by the line that imports it. Th
 base            SharpnessAware: the step as a transaction
 ascent          what methods are made of: gradients, losses, directions, lengths, numbers
 passes          one pass through the model, forward only or with its gradient
-backward        what a backward does while a pass runs: all of it, a part, or nothing
 graphs          the leaves of a graph, and how little of one a pass without gradient needs
 snapshot        buffers and random streams, taken before a pass and put back; who else has written the weights
 perturb         where a perturbation is added to the weights, and where it is undone
-masked          which weights are masked, and by what
-vector          the active weights as one vector
+masked          who sets a weight's mask, asks for it, lets go of it
+vector          which weights are active, and these as one vector
 filters         the rows of weights that share an output: norms, sizes and sums
 scale           in which metric a perturbation is rho long
 scaling         notices that the loss of a climb was scaled

@@ -224,7 +224,8 @@ class SharpnessAware(Saved):
 
     def _look_at(self, offset: Tensor) -> None:
         """Note how far it goes, and say it once if that is too short to matter."""
-        looks = self._remarks.looks(self.steps, max(self.rhos()))
+        due = self.steps + 1 >= guards.LOOK_AT_STEP and not self._remarks.looked  # two steps, to see rho rise
+        looks = due and self._remarks.looks(self.steps, max(self.rhos()))
         if looks or self.diagnostics is not None:
             moved, length = float(self.active.norm(offset)), float(self._perturbation.length(self.active))
             self.note("relative_length", moved / length if length else 0.0)
@@ -235,7 +236,8 @@ class SharpnessAware(Saved):
         loss = None
         if closure is not None:
             with self.perturbed():
-                loss = self._passes.gather(closure, self._strange_gradients())
+                gathered = guards.GatheringBackward(self._parameters(), self._strange_gradients())
+                loss = self._passes.gather(closure, gathered)
         ascended, climbed, statistics = self._ascended, self._climbed, self._statistics
         self.restore()
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
@@ -256,7 +258,7 @@ class SharpnessAware(Saved):
         grads = [(p, p.grad) for p in self._parameters()]
         self._left = {id(p): (None, 0) if g is None else (ref(g), g._version) for p, g in grads}
         self.steps += not rehearsal
-        self._remarks.on_step(climbed or rehearsal)
+        self._remarks.bare_steps = 0 if climbed or rehearsal else self._remarks.on_bare_step()
 
     def _strange_gradients(self) -> list[Tensor]:
         """Gradients that our last step has not left behind, but for those of parameters that are new since."""

@@ -65,3 +65,21 @@ class Filters:
         if self._ranks.world > 1:
             values[self._shared] = self._ranks.sum(values[self._shared], "norms")
         return values
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The dimensions of `tensor` from the slowest to the fastest, as it lies in memory."""
+    strides = tensor.stride()
+    return sorted(range(tensor.dim()), key=lambda d: -strides[d])
+
+
+def as_vector(param: Tensor, order: list[int]) -> Tensor:
+    """The parameter as a vector, in memory order."""
+    # detach() shares the version counter: an edit between forward and backward is an error, never a wrong gradient
+    try:
+        return param.detach().permute(order).view(-1)
+    except RuntimeError:
+        raise ValueError(
+            f"a parameter of shape {tuple(param.shape)} and strides {param.stride()} does not fill its memory densely;"
+            " make it contiguous before it is optimized"
+        ) from None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from zosam.optim.passes import Backward
 
 LOOK_AT_STEP = 10  # from when on the length of a perturbation is looked at, once
 
@@ -33,19 +36,44 @@ def refuse_skipped_micro_batches() -> None:
         )
 
 
+class GatheringBackward(Backward):
+    """Sets `gathered` gradients of `params` aside until the first backward in this thread adds to them.
+
+    So a closure in torch's own form, which clears gradients first, drops none of those that were gathered before.
+    """
+
+    def __init__(self, params: Sequence[Tensor], gathered: Sequence[Tensor]) -> None:
+        wanted = {id(g) for g in gathered}
+        self._aside = [(p, p.grad) for p in params if p.grad is not None and id(p.grad) in wanted]
+        for p, _ in self._aside:
+            p.grad = None
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        self._bring_back()
+        super().run(tensors, *arguments, **settings)
+
+    def __exit__(self, *exception: object) -> None:
+        self._bring_back()
+        super().__exit__(*exception)
+
+    def _bring_back(self) -> None:
+        while self._aside:
+            p, gathered = self._aside.pop()
+            p.grad = gathered if p.grad is None else gathered + p.grad
+
+
 class Remarks:
     """What is said to a loop about its optimizer: each once."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._bare_steps = 0  # so many steps, one after another, without a climb
+        self.bare_steps = 0  # so many steps, one after another, without a climb
         self._rho = 0.0  # of the climb before
-        self._said_bare = self._looked = False
+        self._said_bare = self.looked = False
 
-    def on_step(self, climbed: bool) -> None:
-        """Say, at the second bare step, that an optimizer which never climbs is just its base."""
-        self._bare_steps = 0 if climbed else self._bare_steps + 1
-        if self._bare_steps == 2 and not self._said_bare:
+    def on_bare_step(self) -> int:
+        """Say, at the second one, that an optimizer which never climbs is just its base; how many there were."""
+        if self.bare_steps == 1 and not self._said_bare:
             self._said_bare = True
             warnings.warn(
                 f"{self._name}.step() was called twice without a climb, so it does what its base does: use"
@@ -53,13 +81,13 @@ class Remarks:
                 " zosam.integrations.transformers)",
                 stacklevel=5,
             )
+        return self.bare_steps + 1
 
     def looks(self, step: int, rho: float) -> bool:
         """Whether to look at the length of this climb: once, when rho rises no more."""
         rises, self._rho = rho > self._rho, rho
-        looks = step >= LOOK_AT_STEP and not rises and not self._looked
-        self._looked |= looks
-        return looks
+        self.looked = step >= LOOK_AT_STEP and not rises
+        return self.looked
 
     def on_length(self, moved: float, length: float, matters: float) -> None:
         """Say that a perturbation is too short to change anything, and which length would."""

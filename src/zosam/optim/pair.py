@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zosam.optim.backward import NoBackward
-from zosam.optim.masked import know_zeros, zeros_known
-from zosam.optim.passes import Closure
+from zosam.optim.passes import Closure, NoBackward
+from zosam.optim.vector import know_zeros, zeros_known
 
 if TYPE_CHECKING:
     from zosam.optim.base import SharpnessAware
@@ -32,7 +31,7 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
     """Leave in `p.grad` the gradient at that of θ ± offset whose loss is highest; two graphs are alive at a time."""
     space, passes = optimizer.active, optimizer._passes
     home, here, buffers = [p.data for p in space.params], space.read(), Buffers(passes.modules.search())
-    known = [p for p in space.params if zeros_known(p)]
+    known = [p for p, zero in zip(space.params, zeros_known(space.params), strict=True) if zero]
     free, taken = space.asides  # the worst candidate so far holds one of them
     worst: Candidate | None = None
     try:

@@ -1,4 +1,4 @@
-"""The active weights as one flat vector: what every direction, norm and copy is made of.
+"""Which weights are active, and these as one flat vector: what every direction, norm and copy is made of.
 
 Working on active weights alone keeps pruned ones at exactly zero, makes the norm of a perturbation the norm over what
 the network really has, and shrinks every copy by the sparsity.
@@ -6,7 +6,9 @@ the network really has, and shrinks every copy by the sparsity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import is_
 
@@ -15,8 +17,60 @@ from torch import Tensor
 
 from zosam.distributed.fsdp import any_sharded, local, shards
 from zosam.machine import widest
-from zosam.optim.filters import Filters
-from zosam.optim.masked import know_zeros, masks_by_weight, zeros_known
+from zosam.optim.filters import Filters, as_vector, memory_order
+
+
+@dataclass(slots=True)
+class MaskOf:
+    """The mask of a weight, and what is known to be zero where it prunes."""
+
+    weight: weakref.ref[Tensor]
+    mask: Tensor
+    zeros: tuple[int, ...] = ()  # the weight, as it was when it was known to be zero there
+    gradient: tuple[int, ...] = ()  # and so a gradient that is on its way
+
+
+entries: dict[int, MaskOf] = {}  # by id: tensors compare by value, and this is the fastest way to find one
+
+
+def masks_by_weight(weights: Iterable[Tensor]) -> list[Tensor | None]:
+    """The mask of each weight, all at one go."""
+    found = [(w, entries.get(id(w))) for w in weights]
+    return [e.mask if e is not None and e.weight() is w else None for w, e in found]
+
+
+def know_zeros(weights: Iterable[Tensor]) -> None:
+    """These are zero where their masks prune them, until somebody writes to them: nobody need look."""
+    for w in weights:
+        e = entries.get(id(w))
+        if e is not None and e.weight() is w and not w.is_inference():  # which does not count who writes to it
+            e.zeros = w._version, w.data_ptr(), e.mask._version
+
+
+def zeros_known(weights: Iterable[Tensor]) -> list[bool]:
+    """Of each whether it is as it was when it was known to be zero where its mask prunes it."""
+    known = []
+    for w in weights:
+        e = entries.get(id(w))
+        there = e is not None and bool(e.zeros) and e.weight() is w and not w.is_inference()
+        known.append(there and e.zeros == (w._version, w.data_ptr(), e.mask._version))  # type: ignore[union-attr]
+    return known
+
+
+def send_masked(gradients: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Weights and gradients on their way to them in a backward: zero where the weights are pruned."""
+    backward = torch._C._current_graph_task_id()  # a later one may use this memory again
+    for w, gradient in gradients:
+        e = entries.get(id(w))
+        if e is not None:
+            e.gradient = backward, gradient.data_ptr(), gradient._version, e.mask._version
+
+
+def came_masked(weight: Tensor, gradient: Tensor) -> bool:
+    """Whether the gradient that has come is the one that was sent, and nothing was added to it."""
+    e = entries.get(id(weight))
+    backward = torch._C._current_graph_task_id()
+    return e is not None and e.gradient == (backward, gradient.data_ptr(), gradient._version, e.mask._version)
 
 
 class ActiveWeights:
@@ -39,7 +93,7 @@ class ActiveWeights:
         self.widest = widest(self.device)
         self._order = [memory_order(p) for p in self.parts]
         self._turned = [order != sorted(order) for order in self._order]
-        self._views = [_view(p, order) for p, order in zip(self.parts, self._order, strict=True)]
+        self._views = [as_vector(p, order) for p, order in zip(self.parts, self._order, strict=True)]
         self._places = [v.data_ptr() for v in self._views]
         self._index = [
             None if m is None else local(m).to(p.device).permute(order).reshape(-1).nonzero().squeeze(1)
@@ -75,10 +129,10 @@ class ActiveWeights:
         parts = vector.split(self.sizes)
         if self._unmasked:  # all of them in one call
             torch._foreach_copy_([self._views[i] for i in self._unmasked], [parts[i] for i in self._unmasked])
-        zero = [i for i in self._masked if self._own_masks and zeros_known(self.params[i])]
+        zero = zeros_known(self.params) if self._own_masks else []
         for i in self._masked:
             self._set(i, self._views[i], parts[i])
-        know_zeros([self.params[i] for i in zero])
+        know_zeros([p for p, known in zip(self.params, zero, strict=False) if known])
 
     def versions(self) -> list[int]:
         """A number for each parameter that changes with every write to it."""
@@ -225,20 +279,3 @@ class ActiveWeights:
         if flat.data_ptr() != tensor.data_ptr():  # it lies in memory otherwise than its parameter: flat is a copy
             turned = tensor.permute(self._order[i])
             turned.copy_(flat.view(turned.shape))
-
-
-def memory_order(tensor: Tensor) -> list[int]:
-    """The dimensions of `tensor` from the slowest to the fastest, as it lies in memory."""
-    strides = tensor.stride()
-    return sorted(range(tensor.dim()), key=lambda d: -strides[d])
-
-
-def _view(param: Tensor, order: list[int]) -> Tensor:
-    # detach() shares the version counter: an edit between forward and backward is an error, never a wrong gradient
-    try:
-        return param.detach().permute(order).view(-1)
-    except RuntimeError:
-        raise ValueError(
-            f"a parameter of shape {tuple(param.shape)} and strides {param.stride()} does not fill its memory densely;"
-            " make it contiguous before it is optimized"
-        ) from None

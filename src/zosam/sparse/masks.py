@@ -21,8 +21,9 @@ from zosam.distributed.fsdp import any_sharded, local, shared_like
 from zosam.distributed.ranks import Ranks, current
 from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
-from zosam.optim.masked import came_masked, forget, know_zeros, set_mask
+from zosam.optim.masked import forget, set_mask
 from zosam.optim.snapshot import Written
+from zosam.optim.vector import came_masked, know_zeros
 from zosam.sparse.base_optimizers import bases, unscaled, with_loss_known
 from zosam.sparse.dense_gradients import DenseGradients
 from zosam.sparse.state import Masks, MaskState, SavedPart
