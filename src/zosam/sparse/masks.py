@@ -287,10 +287,7 @@ class MaskHooks(MaskState):
     def _after(self, optimizer: Optimizer, *_: object) -> None:
         if self._rehearsal or optimizer is not self.optimizers[-1]:
             return
-        if self._open:
-            self.after_step()
-        else:
-            self._mask_weights()
+        (self.after_step if self._open else self._mask_weights)()
         known, self._came_so = self._came_so, []  # of others a gradient may have been infinite, and zero times that
         know_zeros(self.weights[n] for n in known)
         if not self.dense_gradients:
