@@ -100,7 +100,7 @@ class ActiveWeights:
             for p, m, order in zip(self.params, found, self._order, strict=True)
         ]
         self._masked = [i for i, index in enumerate(self._index) if index is not None]
-        self._own_masks = masks is None and not self.sharded
+        self._own_masks = masks is None and not self.sharded and bool(self._masked)
         self._unmasked = [i for i, index in enumerate(self._index) if index is None]
         self._spread: tuple[list[float], Tensor] | None = None
         self.asides: tuple[dict[int, Tensor], dict[int, Tensor]] = ({}, {})  # memory for two other points
