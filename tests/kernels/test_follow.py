@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from zosam.kernels import accelerate, report, restore
+from zosam.kernels.build import load
 from zosam.lab.models import digits_net
+from zosam.optim import ZOSAM, Central, Pair
 from zosam.sparse import METHODS, RigL
 
 
@@ -136,6 +138,28 @@ def test_a_method_that_accelerate_was_not_given_sees_its_gradients(always: None,
 
     plain, fast = trained(False), trained(True)
     assert all((plain.masks[n] == fast.masks[n]).float().mean() > 0.99 for n in plain.masks)
+
+
+@pytest.mark.parametrize("decide", [Central(), Pair()], ids=["central", "pair"])
+def test_what_is_known_to_be_zero_is_not_looked_at(always: None, decide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a training that nobody else writes to: neither pruned weights, nor gradients that the kernels have made."""
+    model, base, x = build()
+    optimizer = ZOSAM(base, rho=0.05, decide=decide)
+    sparse = RigL(model, optimizer, 0.8, every=1000, steps=1000)
+    accelerate(model, sparse, x)
+    looked, masked = [], []
+
+    def steps(many: int) -> None:
+        for _ in range(many):
+            optimizer.step(lambda: model(x).square().mean())
+
+    steps(2)  # in the first RigL looks at the whole gradient
+    look, multiply, c = load().c.zk_strays, sparse._multiply, load().c
+    monkeypatch.setattr(c, "zk_strays", lambda *a: looked.append(a) or look(*a))
+    monkeypatch.setattr(sparse, "_multiply", lambda pairs: masked.append(len(pairs)) or multiply(pairs))
+    steps(4)
+    assert looked == []
+    assert [many for many in masked if many] == [len(sparse.weights)] * 4  # the weights, once a step
 
 
 def test_a_training_is_not_warned(always: None) -> None:

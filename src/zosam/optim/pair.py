@@ -55,6 +55,7 @@ def worst_of_graphs(optimizer: SharpnessAware, offsets: Sequence[Tensor], closur
         assert worst is not None
         passes.mean_loss = passes.agreed(worst.loss)
         _stand_at(space.params, worst.values)
+        know_zeros(space.params)
         optimizer.zero_grad(set_to_none=True)
         worst.loss.backward()
         passes.averaging.require()
