@@ -63,7 +63,7 @@ def test_the_best_trial_is_what_arms_are_trained_with():
     assert (arms["SAM"].rho, arms["SAM"].weight_decay) == (0.2, 5e-3)
     assert (arms["SAM, ⅛ batch"].rho, arms["LookSAM (k=5)"].rho) == (0.2, 0.2)
     assert str(arms["SAM, last quarter"].rho) == "late:rho=0.1,start=0.75"
-    assert arms["SGD"].lr == 0.2
+    assert (arms["SGD"].lr, arms["SGD"].weight_decay) == (0.1, 1e-2)
     assert arms["SGD, twice the epochs"] == dataclasses.replace(arms["SGD"], epochs=60)
     assert arms["SGD, averaged (EMA)"].ema == 0.995
 

@@ -104,7 +104,8 @@ def grids() -> list[Grid]:
     content = read("evidence")["tuning"]
     found = []
     for method, given in content["methods"].items():
-        axes = {k: v for k, v in given.items() if k != "optimizer"} | {"weight_decay": content["weight_decay"]}
+        axes = {k: v for k, v in given.items() if k not in ("optimizer", "weight_decay")}
+        axes["weight_decay"] = given.get("weight_decay", content["weight_decay"])
         start = replace(_start(content["place"], given["optimizer"]), **content["run"])
         trials = {at: replace(start, **dict(zip(axes, at, strict=True))) for at in product(*axes.values())}
         found.append(Grid(method, axes, trials))
