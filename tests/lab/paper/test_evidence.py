@@ -168,9 +168,9 @@ def test_trials_say_whose_they_are(monkeypatch, tmp_path, capsys):
     notes = answers._trials(book)
     chosen = [n["trial"] for n in notes.values() if n["trial"]["chosen"]]
     assert [c["method"] for c in chosen] == [g.method for g in grids()]
-    assert chosen[0] == {"method": "sgd", "lr": 0.1, "weight_decay": 5e-3, "chosen": True}
+    assert chosen[0] == {"method": "sgd", "lr": 0.05, "weight_decay": 1e-2, "chosen": True}
     answers._show_grids([grid], book, Output())
-    assert "chosen: lr 0.1, weight decay 0.005 (70.00 %), inside the grid." in capsys.readouterr().out
+    assert "chosen: lr 0.05, weight decay 0.01 (70.00 %), inside the grid." in capsys.readouterr().out
     answers._show_grids([grid], tuned(best=(0, 1)), Output())
     assert "at the edge of the grid in lr" in capsys.readouterr().out
     answers._show_grids([grid], Book(NOWHERE), Output())
