@@ -151,6 +151,16 @@ def test_one_address_is_one_training(sweep, monkeypatch):
         assert by_address.setdefault(what.key, bits) == bits, f"{given} does not train as {what.written()} does"
 
 
+def test_how_often_masks_move_unless_told_is_one_address_with_the_number_itself():
+    digits = {"data": "digits", "epochs": 20, "batch_size": 64}  # 1,437 of them: 23 steps an epoch
+    assert (
+        Run(method="svite", **digits) == Run(method="svite:every=4", **digits) != Run(method="svite:every=5", **digits)
+    )
+    assert (
+        Run(method="snfs", **digits) == Run(method="snfs:every=23", **digits) != Run(method="snfs:every=20", **digits)
+    )
+
+
 def test_all_are_tried():
     spelled = [f for sweep in SWEEPS.values() for f in sweep]
     for field, kind in (("optimizer", OPTIMIZER), ("method", METHOD)):

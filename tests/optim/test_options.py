@@ -86,6 +86,20 @@ def test_alpha_mixes_in_a_share(name):
         OPTIMIZERS[name](base, alpha=-1.0)
 
 
+@pytest.mark.parametrize("setting", [{"rho": 0.1}, {"scale": "filter"}])
+@pytest.mark.parametrize("rho", [0.05, schedules.Late(0.5, 0.1, 10)])
+def test_a_group_that_stays_where_it_is_has_no_length(setting, rho):
+    still = {"params": [nn.Parameter(torch.ones(2))], "perturb": False}
+    base = torch.optim.SGD([{**still, **setting}, {"params": [nn.Parameter(torch.ones(2))]}], lr=0.1)
+    with pytest.raises(ValueError, match="of a group with perturb=False has no effect"):
+        OPTIMIZERS["sam"](base, rho)
+    base = torch.optim.SGD([still], lr=0.1)
+    optimizer = OPTIMIZERS["sam"](base, rho)
+    with pytest.raises(ValueError, match="of a group with perturb=False has no effect"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "perturb": False, **setting})
+    OPTIMIZERS["sam"](base, 0.2)  # what the one before has written there is nobody's wish
+
+
 @pytest.mark.parametrize("name", ["rwp", "paperzosam"])
 def test_a_metric_of_a_group_is_refused_by_methods_that_have_their_own(name):
     group = {"params": [nn.Parameter(torch.ones(2))], "scale": "filter"}

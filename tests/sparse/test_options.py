@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from zosam.names import default_of, settings_of
 from zosam.optim import ZOSAM
@@ -50,12 +51,39 @@ def sgd():
         (RigL, {"pattern": "block:1"}, "pattern must be"),
         (RigL, {"pattern": "block:04"}, "pattern must be"),
         (RigL, {"pattern": "2:04"}, "pattern must be"),
+        (Magnitude, {"seed": 1}, "seed=1 has no effect on Magnitude, which draws nothing"),
+        (GMP, {"seed": 0}, "seed=0 has no effect on GMP"),
     ],
 )
 def test_what_no_network_can_have(cls, settings, message):
     length = {} if cls in (Magnitude, SynFlow) else {"steps": 100}
     with pytest.raises(ValueError, match=message):
         cls(Unseen.__new__(Unseen), sgd(), 0.9, **length, **settings)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.filterwarnings("ignore")
+def test_another_seed_trains_other_masks_or_is_refused(name):
+    cls, found = METHODS[name], []
+    x, y = torch.randn(16, 8), torch.arange(16) % 4
+    for seed in (0, 1) if cls.draws else ():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+        base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        asked = {"steps": 20, "every": 3}
+        sparse = cls(model, base, 0.5, seed=seed, **{k: v for k, v in asked.items() if k in settings_of(cls)})
+        for _ in range(6):
+            base.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            base.step()
+        found.append(torch.cat([m.flatten() for m in sparse.masks.values()]))
+    if found:
+        assert not torch.equal(*found)
+        return
+    model = nn.Linear(4, 4)
+    asked = {"steps": 20, "every": 3, "loss": lambda: model(torch.ones(1, 4)).sum()}
+    with pytest.raises(ValueError, match="seed=1 has no effect"):
+        cls(model, sgd(), 0.5, seed=1, **{k: v for k, v in asked.items() if k in settings_of(cls)})
 
 
 @pytest.mark.parametrize("rho", [0.05, Late(0.5, 0.1, 10)])

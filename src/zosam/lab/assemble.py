@@ -235,6 +235,8 @@ def _method(what: Run, model: nn.Module, optimizer: SharpnessAware, known: dict[
     filled = {"loss": known["loss"], "steps": known["steps"], "seed": what.seed}
     if getattr(cls, "once_an_epoch", False):
         filled["every"] = known["epoch"]
+    if not getattr(cls, "draws", True):
+        del filled["seed"]
     settings = {k: v for k, v in filled.items() if k in settings_of(cls)} | dict(what.method.settings)
     sparse = cls(model, optimizer, what.sparsity, **settings)
     if sparse is not None and not isinstance(sparse, Sparsity):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from zosam import optim
-from zosam.lab import models
+from zosam.lab import data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, climbs, rho_of
 from zosam.lab.precision import usual_distance
 from zosam.lab.radius import rho_over
@@ -86,7 +86,9 @@ def one_method(what: Run) -> Choice:
     if what.sparsity == 0 and kind.nothing_at_zero:
         return METHOD.read("dense")
     settings = {name: one_order(kind, name, value) for name, value in found.settings.items()}
-    unless_told: dict[str, Any] = kind.unless_told(what.sparsity)
+    size = data.size_of(what.data)
+    epoch = None if size is None else -(-size.train // what.batch_size)
+    unless_told: dict[str, Any] = kind.unless_told(what.sparsity, epoch and what.epochs * epoch, epoch)
     if OPTIMIZER.knows(what.optimizer) and not climbs(what):
         unless_told = {**unless_told, "growth_gradient": "theta"}  # there is one gradient
     for name, value in unless_told.items():

@@ -120,7 +120,6 @@ class Run:
         self._stretch()
         if all(kind.knows(choice) for kind, choice in ((OPTIMIZER, self.optimizer), (METHOD, self.method))):
             check(self)
-        spell_in_one_way(self)
         try:
             size = data.size_of(self.data)
         except ValueError as error:
@@ -130,6 +129,7 @@ class Run:
                 f"batch_size must be at most {size.train:,}, all that {self.data} has to train on,"
                 f" not {self.batch_size:,}"
             )
+        spell_in_one_way(self)
         if models.NETWORKS.knows(self.model):
             models.fits(self.model, None if size is None else size.classes)
 

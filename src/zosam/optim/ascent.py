@@ -73,23 +73,29 @@ class Ascent(Optimizer):
         before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
         self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
         for group in self.param_groups:
-            self._check_metric(group)
+            self._check_group(group, before)
             if "rho" not in group or group["rho"] == before:
                 group["rho"] = number
             elif self.schedule is not None:
                 raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
         self._set_rho()
 
-    def _check_metric(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: dict[str, Any], usual_rho: float | None = None) -> None:
+        """Refuse what has no effect in a group; `usual_rho` is what its rho is where it brought none."""
         check_metric(group.get("scale"))
-        if group.get("scale") is not None and not self.takes_metric:
-            name = type(self).__name__
-            raise ValueError(f"scale={group['scale']!r} of a group has no effect on {name}: leave it out")
+        for key, usual in (("rho", usual_rho), ("scale", None)):
+            if group.get(key) is None or group[key] == usual:
+                continue
+            if not group.get("perturb", True):
+                raise ValueError(f"{key}={group[key]!r} of a group with perturb=False has no effect: leave it out")
+            if key == "scale" and not self.takes_metric:
+                name = type(self).__name__
+                raise ValueError(f"scale={group[key]!r} of a group has no effect on {name}: leave it out")
 
     def _set_rho(self) -> list[float]:
         """Let the schedule write rho for the coming step; how far each perturbed group climbs."""
         if self.schedule is not None:
-            for group in self.param_groups:
+            for group in (g for g in self.param_groups if g.get("perturb", True)):
                 group["rho"] = check_rho(self.schedule(self.steps, float(group["lr"])))
         return self.rhos()
 

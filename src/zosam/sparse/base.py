@@ -55,6 +55,8 @@ class Sparsity(Report, MaskHooks):
     over: ClassVar[str] = "all"  # of which weights the sparsity is a share, unless told
     min_per_layer: int = 0  # weights that each layer keeps where layers compete, unless told
     patterns: ClassVar[tuple[str, ...]] = ("n:m", "block")  # the structures that the method can keep
+    seed: int = 0  # of what it draws, unless told
+    draws: ClassVar[bool] = True  # whether it draws random numbers, or a seed has no effect
     nothing_at_zero: ClassVar[bool] = True  # whether at sparsity 0 it trains as if it were not there
     sharded: ClassVar[bool] = False  # whether weights may be those of fully_shard; all ranks then decide on whole ones
 
@@ -71,11 +73,14 @@ class Sparsity(Report, MaskHooks):
         over: str | None = None,
         min_per_layer: int | None = None,
         pattern: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity must be at least 0 and below 1, not {sparsity}")
-        self.target_sparsity, self.seed, self.steps = sparsity, seed, 0
+        self.target_sparsity, self.steps = sparsity, 0
+        if seed is not None and not self.draws:
+            raise ValueError(f"seed={seed} has no effect on {type(self).__name__}, which draws nothing: leave it out")
+        self.seed = self.seed if seed is None else seed
         self.pattern = self._check(budget, over, min_per_layer, pattern, self.dense if dense is None else dense)
         self.model = plain(model)
         found = split(self.model, include, exclude, dense or (), self.dense if dense is None else None)
@@ -101,8 +106,9 @@ class Sparsity(Report, MaskHooks):
     # --- what a method says ------------------------------------------------------------------------------------------
 
     @classmethod
-    def unless_told(cls, sparsity: float) -> dict[str, float]:
-        """What settings that are None stand for at this sparsity."""
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
+        """What settings that are None stand for at this sparsity, in a training of so many steps and an epoch of so
+        many, where those are known."""
         return {}
 
     def choose(self) -> Masks:

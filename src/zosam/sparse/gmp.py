@@ -23,6 +23,7 @@ class GMP(Periodic):
     budget: ClassVar[str] = "uniform"
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
+    draws: ClassVar[bool] = False
     sharded: ClassVar[bool] = True
     update_reads_gradient: ClassVar[bool] = False
 

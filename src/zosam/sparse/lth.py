@@ -28,6 +28,7 @@ class LTH(Sparsity):
     budget: ClassVar[str] = "global"
     per_layer: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ("block",)
+    draws: ClassVar[bool] = False
     sharded: ClassVar[bool] = True
     nothing_at_zero: ClassVar[bool] = False
 

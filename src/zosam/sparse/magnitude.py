@@ -12,6 +12,7 @@ from zosam.sparse.static import Static
 class Magnitude(Static):
     """Static: keep the largest |θ| of all layers, as the network comes; the baseline for a trained network."""
 
+    draws: ClassVar[bool] = False
     sharded: ClassVar[bool] = True
 
     def score(self) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class MEST(Dynamic):
         super().__init__(model, optimizer, sparsity, drop_fraction=dropped, **settings)
 
     @classmethod
-    def unless_told(cls, sparsity: float) -> dict[str, float]:
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
         return {"extra": 0.05 / (1 - sparsity)}
 
     def choose(self) -> Masks:

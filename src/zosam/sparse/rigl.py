@@ -69,7 +69,7 @@ class RigL(Dynamic):
         super().__init__(model, optimizer, sparsity, **settings)
 
     @classmethod
-    def unless_told(cls, sparsity: float) -> dict[str, float]:
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
         return {"candidates": 1.0}  # all of them
 
     def gradient_wanted(self, name: str) -> Tensor | None:

@@ -49,6 +49,10 @@ class SNFS(Dynamic):
             raise ValueError("SNFS moves its masks once an epoch: pass every=len(loader)")
         super().__init__(model, optimizer, sparsity, every=every, drop_fraction=drop_fraction, **settings)
 
+    @classmethod
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
+        return {} if epoch is None else {"every": epoch}
+
     def grow_score(self, name: str, weight: Tensor) -> Tensor:
         return self.finite(name, self.momentum(name).abs())
 

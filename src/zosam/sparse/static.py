@@ -36,6 +36,7 @@ class Static(Sparsity):
 class ByLoss(Static):
     """A static method that scores weights by `loss`, a closure over one batch."""
 
+    draws: ClassVar[bool] = False
     per_class: ClassVar[int] = 10  # how many samples of each class that batch should hold
     temperature: ClassVar[float] = 1.0  # what its logits should be divided by
 

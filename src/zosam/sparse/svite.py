@@ -36,5 +36,10 @@ class SViTE(RigL):
         drop_fraction: float = 0.5,
         **settings: Any,
     ) -> None:
-        every = max(1, (steps or 0) // 100) if every is None else every  # there 15,000 of 1.5 million
+        every = int(self.unless_told(sparsity, steps or 0)["every"]) if every is None else every
         super().__init__(model, optimizer, sparsity, steps=steps, every=every, drop_fraction=drop_fraction, **settings)
+
+    @classmethod
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
+        usual = {} if steps is None else {"every": max(1, steps // 100)}  # there 15,000 of 1.5 million
+        return {**super().unless_told(sparsity), **usual}

@@ -24,6 +24,7 @@ class TopKAST(Periodic):
     elsewhere; the rest is in this method's state.
     """
 
+    draws: ClassVar[bool] = False
     patterns: ClassVar[tuple[str, ...]] = ()
     until: float = 1.0
     revives: ClassVar[bool] = True
@@ -46,7 +47,7 @@ class TopKAST(Periodic):
         super().__init__(model, optimizer, sparsity, **settings)
 
     @classmethod
-    def unless_told(cls, sparsity: float) -> dict[str, float]:
+    def unless_told(cls, sparsity: float, steps: int | None = None, epoch: int | None = None) -> dict[str, float]:
         return {"backward_sparsity": max(0.0, 1 - 2 * (1 - sparsity))}
 
     def choose(self) -> Masks:
