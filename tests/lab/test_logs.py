@@ -8,7 +8,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from zosam.lab import logs
 from zosam.lab.run import Run, run
@@ -86,6 +88,22 @@ def test_no_line_is_lost_and_none_is_there_twice(whole, tmp_path, minutes):
     resumed = run(SMALL, tmp_path, log_every=2, checkpoint_minutes=minutes)
     for name in ("steps.csv", "epochs.csv"):
         assert lines(resumed.path / name) == lines(whole[0].path / name)
+
+
+def test_a_line_for_every_second_epoch_and_one_for_the_end(whole, tmp_path):
+    broken_off(tmp_path, 8, test_every=2)
+    record = run(SMALL, tmp_path, test_every=2)
+    assert [(e["epoch"], e["step"]) for e in record.epochs] == [(2, 12), (3, 18)]
+    everywhere = {e["epoch"]: e for e in whole[0].epochs}
+    for epoch in record.epochs:
+        for name in ("test_accuracy", "test_loss", "lr", "forward"):
+            assert epoch[name] == everywhere[epoch["epoch"]][name]
+    first_two = [everywhere[e]["train_loss"] for e in (1, 2)]
+    assert record.epochs[0]["train_loss"] == pytest.approx(sum(first_two) / 2)
+    trained, again = (load_file(r.path / "model.safetensors") for r in (whole[0], record))
+    assert all(torch.equal(tensor, again[name]) for name, tensor in trained.items())
+    with pytest.raises(ValueError, match="test_every must be 1 or more"):
+        run(SMALL, tmp_path, test_every=0)
 
 
 def test_what_a_callback_raises_ends_it_and_nothing_is_lost(whole, tmp_path):

@@ -123,6 +123,7 @@ class Attempt:
             place=training.schedule_step,
             label_smoothing=what.label_smoothing,
             precision=now.precision,
+            test_every=self.where.test_every,
             tick=self.step_ended,
             pause=self.pause,
             on_test=self.told.on_test,

@@ -65,12 +65,14 @@ def fit(
     place: Place = lambda step: step,
     label_smoothing: float = 0.0,
     precision: Precision | None = None,
+    test_every: int = 1,
     tick: Callable[[], None] = lambda: None,
     pause: Callable[[], None] = lambda: None,
     on_test: Tick = nobody,
 ) -> Iterator[dict[str, Any]]:
     """Train from step `start` to `steps`; the caller logs, stops or checkpoints between two records.
 
+    A record is of `test_every` epochs, and ends with a test; the last one may be of fewer.
     `schedule` gives the learning rate after so many epochs; without one it is left alone. `place` maps the step to its
     place in the schedule and in the data: the identity, unless a method rewinds. `pause` is called wherever the
     training may be broken off inside an epoch, after a step or between two batches of an evaluation: who goes on later
@@ -95,10 +97,10 @@ def fit(
             **{name: fmean(values) for name, values in so_far.figures.items()},
         }
 
-    def ends_an_epoch(step: int) -> bool:
-        return step % epoch_length == 0 or step == steps
+    def ends_a_record(step: int) -> bool:
+        return step % (test_every * epoch_length) == 0 or step == steps
 
-    if so_far.seen and ends_an_epoch(start):  # it was broken off between the last step and the end of the evaluation
+    if so_far.seen and ends_a_record(start):  # it was broken off between the last step and the end of the evaluation
         yield record(start)
         so_far.clear()
     began, cpu_began = time.perf_counter(), time.process_time()
@@ -129,11 +131,11 @@ def fit(
             so_far.figures.setdefault(name, []).append(value)
         so_far.seconds += time.perf_counter() - began
         so_far.cpu_seconds += time.process_time() - cpu_began
-        if ends_an_epoch(step + 1):
+        if ends_a_record(step + 1):
             so_far.settled()
         tick()
         pause()
-        if ends_an_epoch(step + 1):
+        if ends_a_record(step + 1):
             yield record(step + 1)
             so_far.clear()
         # evaluations and checkpoints are not counted as training

@@ -34,6 +34,8 @@ class Where:
     """Run sparse layers on the sparse CPU kernels, where these are measured to be faster."""
     checkpoint_minutes: float = 10.0
     """Minutes between checkpoints within an epoch, 0 for one after every step; one more ends every epoch."""
+    test_every: int = 1
+    """Epochs between two tests; each ends a line of the record. The network is always tested at the end."""
     log: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Loggers beside the CSV files, which are always written: tensorboard, wandb."""
     log_every: int = 100
@@ -50,6 +52,8 @@ class Where:
             find({known: known for known in LOGS}, name, "log")
         if self.checkpoint_minutes < 0:
             raise ValueError(f"checkpoint_minutes must be 0 or more, not {self.checkpoint_minutes}")
+        if self.test_every < 1:
+            raise ValueError(f"test_every must be 1 or more epochs, not {self.test_every}")
         if self.log_every < 0:
             raise ValueError(f"log_every must be 0 or more, not {self.log_every}")
         if self.threads is not None and self.threads < 1:

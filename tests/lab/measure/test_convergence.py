@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zosam.lab.measure.budget import at_budget, equal_budget, equal_epochs
-from zosam.lab.measure.convergence import curves, spent, to_target
+from zosam.lab.measure.convergence import curves, mean_curve, spent, to_target
 
 
 def record(*accuracies, seconds=2.0, forward=1, backward=1, steps=10):
@@ -50,6 +50,16 @@ def test_curves_over_seeds():
     assert json.loads(json.dumps(made)) == made
     with pytest.raises(ValueError, match="SGD: the seeds have"):
         curves({"SGD": [SGD, SGD[:3]]})
+
+
+def test_a_seed_that_was_tested_less_often_is_compared_where_both_were():
+    rarely = [{**SGD[2], "seconds": 6.0}, {**SGD[5], "test_accuracy": 0.96, "seconds": 6.0}]  # after epochs 3 and 6
+    made = curves({"SGD": [SGD, rarely]}, by="seconds")["series"][0]
+    assert made["x"] == pytest.approx([6, 12])
+    assert made["y"] == pytest.approx([80, 91])
+    assert mean_curve([SGD, rarely], ["epochs", "seconds"])["x"] == {"epochs": [3, 6], "seconds": [6, 12]}
+    rows = at_budget({"SGD": [rarely]}, by="seconds", budget=7.0)
+    assert (rows[0]["accuracy"], rows[0]["epochs"]) == (0.8, 3)
 
 
 def test_costs_need_to_be_known():

@@ -57,7 +57,7 @@ def at_budget(
                 "accuracy": fmean(found) if whole else None,
                 "low": min(found) if whole else None,
                 "high": max(found) if whole else None,
-                "epochs": fmean(done),
+                "epochs": fmean(e[n - 1]["epoch"] if n else 0 for e, n in zip(seeds, done, strict=True)),
                 "seeds": len(seeds),
             }
         )

@@ -79,22 +79,38 @@ def mean_curve(
 ) -> dict[str, Any]:
     """What the epochs of several seeds say of `key`, times `factor`: mean, lowest and highest, over costs by unit.
 
-    A long training is thinned evenly to `points` epochs, the last among them.
+    A long training is thinned evenly to `points` epochs, the last among them. Epochs that not all seeds were tested
+    after are left out.
     """
-    last = len(seeds[0]) - 1
+    common = tested_together(seeds)
+    last = len(common) - 1
     shown = range(last + 1) if last < points else sorted({round(last * i / (points - 1)) for i in range(points)})
-    each = [[factor * epochs[i][key] for epochs in seeds] for i in shown]
+    found = _over(seeds, key, factor, [common[i] for i in shown])
     costs = {by: [spent(epochs, by) for epochs in seeds] for by in units}
-    x = {by: [float(f"{fmean(c[i] for c in cost):.6g}") for i in shown] for by, cost in costs.items()}
-    found: dict[str, Any] = {"x": x, "y": [fmean(a) for a in each]}
+    x = {by: [float(f"{_mean_at(cost, common[i]):.6g}") for i in shown] for by, cost in costs.items()}
+    return {"x": x, **found}
+
+
+def tested_together(seeds: Sequence[Epochs]) -> list[tuple[int, ...]]:
+    """The epochs after which every seed was tested: for each where its figures stand, seed by seed."""
+    places = [{e["epoch"]: i for i, e in enumerate(epochs)} for epochs in seeds]
+    return [tuple(at[epoch] for at in places) for epoch in places[0] if all(epoch in at for at in places)]
+
+
+def _over(seeds: Sequence[Epochs], key: str, factor: float, shown: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    """Mean, lowest and highest over the seeds."""
+    each = [[factor * epochs[i][key] for epochs, i in zip(seeds, at, strict=True)] for at in shown]
+    found: dict[str, Any] = {"y": [fmean(a) for a in each]}
     return found if len(seeds) == 1 else {**found, "low": [min(a) for a in each], "high": [max(a) for a in each]}
+
+
+def _mean_at(cost: Sequence[Sequence[float]], at: Sequence[int]) -> float:
+    return fmean(c[i] for c, i in zip(cost, at, strict=True))
 
 
 def _mean(name: str, seeds: Sequence[Epochs], by: Unit, step_flops: float | None) -> dict[str, Any]:
-    lengths = {len(epochs) for epochs in seeds}
+    lengths = {epochs[-1]["epoch"] if epochs else 0 for epochs in seeds}
     if len(lengths) != 1 or not all(lengths):
         raise ValueError(f"{name}: the seeds have {sorted(lengths)} epochs; compare finished runs of one length")
-    each = list(zip(*([100 * e["test_accuracy"] for e in epochs] for epochs in seeds), strict=True))
-    costs = zip(*(spent(epochs, by, step_flops) for epochs in seeds), strict=True)
-    found: dict[str, Any] = {"name": name, "x": [fmean(c) for c in costs], "y": [fmean(a) for a in each]}
-    return found if len(seeds) == 1 else {**found, "low": [min(a) for a in each], "high": [max(a) for a in each]}
+    common, costs = tested_together(seeds), [spent(epochs, by, step_flops) for epochs in seeds]
+    return {"name": name, "x": [_mean_at(costs, at) for at in common], **_over(seeds, "test_accuracy", 100, common)}

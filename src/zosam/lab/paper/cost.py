@@ -58,10 +58,9 @@ class Costs:
         """
         found: dict[Hashable, list[tuple[float, int]]] = defaultdict(list)
         for line in self.book.entries():
-            epochs, last = line["epochs"], line["epochs"][-1]
-            spent = sum(e.get(self.by, e["seconds"]) for e in epochs)
+            last, spent = line["epochs"][-1], sum(e.get(self.by, e["seconds"]) for e in line["epochs"])
             passes = last["forward"] + 2 * last["backward"]
-            found[_kind(Run.read(line["run"]))].append((spent / passes, epochs[0]["step"]))
+            found[_kind(Run.read(line["run"]))].append((spent / passes, round(last["step"] / last["epoch"])))
         return {kind: (fmean(p for p, _ in each), each[0][1]) for kind, each in found.items()}
 
     def price(self, run: Run) -> tuple[float, int]:

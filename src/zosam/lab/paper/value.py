@@ -45,7 +45,7 @@ def value(measure: str, record: Record, book: Book, tier: Tier) -> float | None:
         return 100 * float(record.last["test_accuracy"])
     if measure == "epochs_to_90":
         reached = to_target(record.epochs, tier.goal)
-        return len(record.epochs) + 1.0 if reached is None else reached["epochs"]
+        return float(record.last["epoch"]) + 1 if reached is None else reached["epochs"]
     found = corrupted_accuracies(record.run, book)
     if found is None:
         return None

@@ -125,7 +125,8 @@ def losses(settings: Sequence[Setting]) -> Figure | None:
     """Training loss over epochs and time: whether a training has come to fit its data."""
     units: tuple[Unit, ...] = ("epochs", _clock(settings))
     panels = _curves(settings, "train_loss", 1, units)
-    note = "Mean over the steps of each epoch and over seeds, on pictures as training sees them." + _best_of(settings)
+    note = "Mean over the steps since the point before and over seeds, on pictures as training sees them."
+    note += _best_of(settings)
     about = {"name": "losses", "kind": "lines", "title": "Training loss", "note": note}
     axes = {unit: LABELS[unit] for unit in units}
     return {**about, "x": axes, "y": "training loss", "log_y": True, "panels": panels} if panels else None
@@ -150,7 +151,7 @@ def _curves(settings: Iterable[Setting], key: str, factor: float, units: Sequenc
         series, best = [], {arm.name for arm in setting.best}
         for arm in setting.arms:
             seeds = [line["epochs"] for line in arm.lines.values()]
-            if len({len(epochs) for epochs in seeds}) == 1 and all(key in e for epochs in seeds for e in epochs):
+            if len({epochs[-1]["epoch"] for epochs in seeds}) == 1 and all(key in e for es in seeds for e in es):
                 found = mean_curve(seeds, units, key, factor)
                 x = found["x"] if len(units) > 1 else found["x"][units[0]]
                 series.append({**style(arm), **found, "x": x, "best": arm.name in best})
