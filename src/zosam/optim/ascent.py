@@ -73,15 +73,20 @@ class Ascent(Optimizer):
         before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
         self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
         for group in self.param_groups:
-            self._check_metric(group)
             if "rho" not in group or group["rho"] == before:
                 group["rho"] = number
             elif self.schedule is not None:
                 raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
+            self._check_group(group)
         self._set_rho()
 
-    def _check_metric(self, group: dict[str, Any]) -> None:
+    def _check_group(self, group: dict[str, Any]) -> None:
         check_metric(group.get("scale"))
+        if group.get("maximize") and (self.schedule is not None or group.get("rho", self.base.defaults["rho"])):
+            raise ValueError(
+                f"{type(self).__name__} climbs to where the loss is higher, which under maximize=True is the way down:"
+                " leave that out, and return the negative of what is to be maximized"
+            )
         if group.get("scale") is not None and not self.takes_metric:
             name = type(self).__name__
             raise ValueError(f"scale={group['scale']!r} of a group has no effect on {name}: leave it out")

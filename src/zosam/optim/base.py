@@ -208,7 +208,7 @@ class SharpnessAware(Saved):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.restore()
         check_rho(param_group.get("rho", 0.0))
-        self._check_metric(param_group)
+        self._check_group(param_group)
         self.base.add_param_group(param_group)
 
     # --- how it is done ----------------------------------------------------------------------------------------------
