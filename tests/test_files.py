@@ -77,3 +77,40 @@ def test_json(tmp_path):
         files.read_json(path)
     with pytest.raises(FileNotFoundError):
         files.read_json(tmp_path / "nothing")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize(
+    ("group", "members", "open_"),
+    [("me", [], False), ("me", ["me"], False), ("me", ["me", "you"], True), ("users", [], True)],
+)
+def test_a_group_is_others_unless_it_is_ones_own(tmp_path, monkeypatch, group, members, open_):
+    """Many systems give all users one group; there a folder that it may write to is everybody's."""
+    import grp
+    import pwd
+
+    folder = tmp_path / "cache" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    (tmp_path / "cache").chmod(0o770)
+    real = pathlib.Path.lstat
+
+    class Status:
+        def __init__(self, path):
+            self.found = real(path)
+            self.st_mode, self.st_uid, self.st_gid = self.found.st_mode, self.found.st_uid, 4711
+
+    monkeypatch.setattr(pathlib.Path, "lstat", lambda path: Status(path))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((group, "x", number, members)))
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: pwd.struct_passwd(("me", "x", number, 4711, "", "/", "")))
+    assert files.open_to_others(folder / "file") == (tmp_path / "cache" if open_ else None)
+    folder.chmod(0o770)  # the folder of the file itself is nobody's but one's own
+    assert files.open_to_others(folder / "file") in (folder, tmp_path / "cache")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+def test_links_in_a_circle_lead_nowhere(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.open_to_others(tmp_path / "a" / "file")

@@ -7,12 +7,15 @@ read is run, and no claim in a file is believed before it was compared with the 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+MOST_LINKS = 40  # on the way to a file, as for Linux
 LARGEST_JSON = 1 << 26  # a record of a million epochs is smaller
 
 
@@ -72,3 +75,61 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as a JSON object ({error})") from None
     return content
+
+
+def open_to_others(path: Path) -> Path | None:
+    """Where somebody other than root could put another file in the place of this one; None if nowhere.
+
+    Looked at are the file, if it is there, and every folder and link on the way. A folder that does not hold the file
+    or a link to it may be a group's of one's own, and one with a sticky bit is nobody's to rename things in.
+    """
+    if os.name != "posix":
+        return None
+    way = list(_way(path))
+    near = {path.parent.resolve(), way[-1].parent, way[-1]}
+    for place in way:
+        try:
+            status = place.lstat()
+        except FileNotFoundError:
+            continue
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if stat.S_ISLNK(status.st_mode):
+            shared = 0
+        elif place not in near:
+            if status.st_mode & stat.S_ISVTX:
+                shared = 0
+            elif _is_own(status.st_gid):
+                shared &= stat.S_IWOTH
+        if shared or status.st_uid not in (0, os.geteuid()):
+            return place
+    return None
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """Every place that a path leads through, links and what they lead to among them; last where it ends."""
+    path, links = path.absolute(), 0
+    at, left = Path(path.anchor), list(reversed(path.parts[1:]))
+    yield at
+    while left:
+        step = left.pop()
+        at = at.parent if step == ".." else at / step
+        yield at
+        if at.is_symlink():
+            links += 1
+            if links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = at.readlink()
+            left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = Path(target.anchor) if target.is_absolute() else at.parent
+
+
+def _is_own(group: int) -> bool:
+    """Whether a group is root's, or of this user alone, as many systems give one to each."""
+    import grp
+    import pwd
+
+    try:
+        found, name = grp.getgrgid(group), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return group == 0
+    return group == 0 or (found.gr_name == name and set(found.gr_mem) <= {name})

@@ -83,7 +83,7 @@ def load_elsewhere() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("damage", ["cut short", "empty", "one byte", "no checksum", "other checksum"])
+@pytest.mark.parametrize("damage", ["cut short", "empty", "one byte", "no checksum", "other checksum", "no text"])
 def test_a_damaged_library_is_built_again(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_damaged_library_is_built_again(
     elif damage == "no checksum":
         beside.unlink()
     else:
-        beside.write_text("0" * 64)
+        beside.write_bytes(b"0" * 64 if damage == "other checksum" else b"\xff\x9c" * 32)
     assert load_elsewhere() == 0
     assert path.read_bytes() == content
     assert found() == (path, "built")
@@ -128,6 +128,36 @@ def test_what_others_may_write_is_not_loaded(
     if where == "above":
         place.chmod(0o1777)  # where nobody can rename what is not theirs, as in /tmp
         assert found() == (path, "built")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize("link", ["file", "folder", "by way of"])
+def test_nor_is_what_lies_there_behind_a_link(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    quick(monkeypatch, tmp_path)
+    path, _ = found()
+    assert path is not None
+    everybodys = tmp_path / "everybody's"
+    everybodys.mkdir()
+    if link == "file":
+        path.rename(everybodys / "other.so")
+        path.symlink_to(everybodys / "other.so")
+    elif link == "folder":
+        cache.rename(everybodys / "kernels")
+        cache.symlink_to(everybodys / "kernels")
+    else:  # what it leads to is ours, and anybody may lead it elsewhere
+        (everybodys / "link").symlink_to(tmp_path)
+        monkeypatch.setenv("ZOSAM_CACHE", str(everybodys / "link"))
+    assert found()[1] == "built"
+    everybodys.chmod(0o777)
+    again, reason = found()
+    if link == "file":  # a new one takes its place
+        assert again == path
+        assert not path.is_symlink()
+    else:
+        assert again is None
+        assert f"others may write to {everybodys}" in reason
 
 
 def test_a_compiler_that_hangs_is_given_up(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +201,20 @@ def test_a_source_that_does_not_compile_is_a_reason(
     assert path is None
     assert "error" in reason
     assert not list(cache.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell")
+def test_of_what_a_compiler_says_the_beginning_is_told(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loud = tmp_path / "loud"
+    loud.write_text("#!/bin/sh\necho no room\nhead -c 3000000 /dev/zero | tr '\\0' x\nexit 1\n")
+    loud.chmod(0o700)
+    monkeypatch.setenv("CC", str(loud))
+    path, reason = found()
+    assert path is None
+    assert "no room" in reason
+    assert len(reason) < 20_000
 
 
 def other(tmp_path: Path) -> Path:

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from zosam import files
-from zosam.lab.locks import MARKER, Busy, locked
+from zosam.lab.locks import MARKER, Busy, is_held, locked
 
 
 def test_half_written_files_are_removed_and_others_are_not(tmp_path):
@@ -85,9 +85,11 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path, monkeypatch, error):
     try:
         with pytest.raises(Busy), locked(tmp_path):
             pass
+        assert is_held(tmp_path)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
+    assert not is_held(tmp_path)  # who waits for it would wait for ever
     with locked(tmp_path):
         pass
 

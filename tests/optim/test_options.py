@@ -108,3 +108,17 @@ def test_a_metric_of_a_group_is_refused_by_methods_that_have_their_own(name):
     optimizer = OPTIMIZERS[name](torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
     with pytest.raises(ValueError, match="has no effect on"):
         optimizer.add_param_group(group)
+
+
+def test_a_base_that_maximizes_is_refused_by_whoever_climbs():
+    """It would go the same way twice, and be less careful than its base."""
+    params = [nn.Parameter(torch.ones(2))]
+    with pytest.raises(ValueError, match="return the negative of what is to be maximized"):
+        OPTIMIZERS["sam"](torch.optim.SGD(params, lr=0.1, maximize=True))
+    with pytest.raises(ValueError, match="the negative"):
+        OPTIMIZERS["sam"](torch.optim.SGD(params, lr=0.1, maximize=True), rho=schedules.Linear(0.0, 0.1, 10))
+    OPTIMIZERS["sam"](torch.optim.SGD(params, lr=0.1, maximize=True), rho=0.0)  # the base alone
+    optimizer = OPTIMIZERS["sam"](torch.optim.SGD(params, lr=0.1))
+    with pytest.raises(ValueError, match="the negative"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "maximize": True})
+    assert len(optimizer.param_groups) == 1

@@ -42,8 +42,10 @@ def test_a_weight_whose_sign_turns_sleeps_and_another_wakes_at_zero():
     assert np.array([woken[p] for p in places]) / 120 == pytest.approx(0.4, abs=0.18)
 
 
-def test_l1_pulls_towards_zero_on_both_sides():
+@pytest.mark.parametrize("maximize", [False, True])
+def test_l1_pulls_towards_zero_on_both_sides(maximize):
     sparse = made(lr=1.0, l1=0.01)
+    sparse.optimizer.param_groups[0]["maximize"] = maximize
     step(sparse, [ZERO])
     expected = (np.array(WEIGHT) - 0.01 * np.sign(WEIGHT)) * np.array(MASK)
     np.testing.assert_allclose(sparse.weights["0.weight"].detach().numpy(), expected, rtol=1e-5)

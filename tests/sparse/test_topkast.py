@@ -77,6 +77,31 @@ def test_and_by_as_much_under_momentum(momentum):
     assert shrunk[b & ~a].mean() / shrunk[a].mean() == pytest.approx(10, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("SGD", {"momentum": 0.9, "maximize": True}),
+        ("AdamW", {}),
+        ("Adafactor", {}),
+        ("Muon", {}),
+        ("NAdam", {"decoupled_weight_decay": True}),
+    ],
+)
+def test_and_under_any_optimizer_that_has_decay_of_its_own(kind, settings):
+    if not hasattr(torch.optim, kind):
+        pytest.skip(f"this torch has no {kind}")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 50, bias=False))
+    base = getattr(torch.optim, kind)(model.parameters(), lr=0.001, weight_decay=1e-2, **settings)
+    sparse = TopKAST(model, base, 0.9, every=10**9)
+    start, a, b = theta(sparse), masks(sparse)[0], sparse.learning["0.weight"].numpy()
+    for _ in range(40):
+        step(sparse, [np.zeros((50, 40))])
+    shrunk = -np.log(theta(sparse) / start)
+    assert (shrunk[a] > 0).all()
+    assert shrunk[b & ~a].mean() / shrunk[a].mean() == pytest.approx(10, rel=0.05)
+
+
 def test_all_of_theta_is_saved():
     sparse, other = made(), made()
     step(sparse, [ONES])

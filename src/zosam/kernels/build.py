@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ SOURCE = Path(__file__).parent / "c" / "kernels.c"
 SHIPPED = Path(__file__).with_name("lib")
 FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 LINK = ("-shared", "-fPIC", "-pthread")
+MOST_SAID = 10_000  # bytes of what a compiler complains of
 PATIENCE = 60.0  # seconds for the compiler, which takes about five
 
 Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
@@ -135,30 +135,18 @@ def libraries(reasons: list[str]) -> Iterator[tuple[Path, str]]:
 def _damage(path: Path) -> str:
     """What is wrong with a library that lies there: loading half a file ends the process."""
     try:
-        right = hashlib.sha256(path.read_bytes()).hexdigest() == _checksum_file(path).read_text().strip()
-        return "" if right else f"{path} is damaged"
+        right = hashlib.sha256(path.read_bytes()).hexdigest().encode()
+        return "" if _checksum_file(path).read_bytes().strip() == right else f"{path} is damaged"
     except OSError as error:
         return f"{path} is damaged ({error.strerror or error})"
 
 
 def _open_to_others(path: Path) -> str:
     """Why somebody other than root could put another file in this one's place; empty if nobody could."""
-    if os.name != "posix":
+    place = files.open_to_others(path)
+    if place is None:
         return ""
-    folder = path.parent.resolve()
-    for place in (path, folder, *folder.parents):
-        if not place.exists():
-            continue
-        status = place.stat()
-        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if place in folder.parents:  # there a sticky bit is enough, and so is a group of one's own
-            if status.st_mode & stat.S_ISVTX:
-                shared = 0
-            elif status.st_gid == os.getegid():
-                shared &= stat.S_IWOTH
-        if shared or status.st_uid not in (0, os.geteuid()):
-            return f"others may write to {place}: `chmod go-w` it, or set ZOSAM_CACHE to a folder of your own"
-    return ""
+    return f"others may write to {place}: `chmod go-w` it, or set ZOSAM_CACHE to a folder of your own"
 
 
 def _checksum_file(library: Path) -> Path:
@@ -183,7 +171,7 @@ def _run(command: list[str]) -> None:
             raise
         said.seek(0)
         if process.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{said.read().decode(errors='replace').strip()}")
+            raise RuntimeError(f"{' '.join(command)}\n{said.read(MOST_SAID).decode(errors='replace').strip()}")
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------

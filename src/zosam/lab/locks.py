@@ -18,6 +18,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from zosam.files import NotWritten, not_written
 
 LOCK, MARKER = ".lock", ".lock-by-name"
+POLL = 0.02  # seconds from one look at a lock to the next
 T = TypeVar("T")
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 
@@ -73,16 +74,21 @@ def locked(folder: Path, wait: float = 0.2) -> Iterator[Held]:
 
 def is_held(folder: Path) -> bool:
     """Whether some process is at work in the folder, as far as this one can see."""
-    lock, marker = folder / LOCK, folder / MARKER
-    if not lock.exists():
-        return marker.exists()
+    kinds = (
+        (folder / LOCK, FileLock(folder / LOCK, fallback_to_soft=False)),
+        (folder / MARKER, SoftFileLock(folder / MARKER)),
+    )
+    return any(file.exists() and _in_other_hands(lock) for file, lock in kinds)
+
+
+def _in_other_hands(lock: BaseFileLock) -> bool:
     try:
-        with FileLock(lock, fallback_to_soft=False).acquire(timeout=0):
-            return marker.exists()
+        with lock.acquire(timeout=POLL, poll_interval=POLL):  # a mark that a dead process has left takes two looks
+            return False
     except Timeout:
         return True
-    except OSError:  # no right to write there, or no locks
-        return marker.exists()
+    except OSError:  # no right to write there, or no locks: a mark that is there counts
+        return isinstance(lock, SoftFileLock)
 
 
 @contextmanager
@@ -125,7 +131,7 @@ def _acquired(path: Path, marker: Path, wait: float) -> BaseFileLock:
     """The system's lock on `path`; where there is none, the file `marker` that stands for one."""
     lock: BaseFileLock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.acquire(timeout=wait, poll_interval=0.02)
+        lock.acquire(timeout=wait, poll_interval=POLL)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
@@ -135,7 +141,7 @@ def _acquired(path: Path, marker: Path, wait: float) -> BaseFileLock:
             stacklevel=5,
         )
         lock = SoftFileLock(marker)
-        lock.acquire(timeout=wait, poll_interval=0.02)
+        lock.acquire(timeout=wait, poll_interval=POLL)
     return lock
 
 

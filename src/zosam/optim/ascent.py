@@ -73,16 +73,21 @@ class Ascent(Optimizer):
         before = self.base.defaults.get("rho")  # of an optimizer that was wrapped around this base before
         self.base.defaults["rho"] = number = check_rho(0.0 if callable(rho) else rho)
         for group in self.param_groups:
-            self._check_group(group, before)
             if "rho" not in group or group["rho"] == before:
                 group["rho"] = number
-            elif self.schedule is not None:
+            elif self.schedule is not None and group.get("perturb", True):
                 raise ValueError("a group has a rho of its own, which the schedule would overwrite: take it out")
+            self._check_group(group, number)
         self._set_rho()
 
     def _check_group(self, group: dict[str, Any], usual_rho: float | None = None) -> None:
-        """Refuse what has no effect in a group; `usual_rho` is what its rho is where it brought none."""
+        """Refuse what has no effect in a group, or another than is meant; `usual_rho` is its rho if it brought none."""
         check_metric(group.get("scale"))
+        if group.get("maximize") and (self.schedule is not None or group.get("rho", self.base.defaults["rho"])):
+            raise ValueError(
+                f"{type(self).__name__} climbs to where the loss is higher, which under maximize=True is the way down:"
+                " leave that out, and return the negative of what is to be maximized"
+            )
         for key, usual in (("rho", usual_rho), ("scale", None)):
             if group.get(key) is None or group[key] == usual:
                 continue

@@ -50,8 +50,8 @@ class ESAM(SharpnessAware):
         chosen = self.numbers("tensors").uniform(len(space.params)) < self.beta
         chosen[0] |= not bool(chosen.any())
         pairs = list(zip(space.params, chosen.tolist(), strict=True))
-        wants_all = space.shards.world > 1 or compiles()  # fully_shard does, and what is compiled would be so anew
-        left_out = [] if wants_all or self._differentiates else [p for p, c in pairs if not c]
+        shards, compiled = space.shards.world > 1, compiles()  # one wants all gradients, what is compiled would be anew
+        left_out = [] if shards or compiled or self._differentiates else [p for p, c in pairs if not c]
         try:
             with frozen(left_out):
                 losses = self.gradient(closure, local=True)
@@ -65,7 +65,8 @@ class ESAM(SharpnessAware):
         direction = self.along_gradient(gradient if self.per_rank else self.shared(gradient)) / self.beta
         if self.gamma < 1:
             with self.displaced(direction):
-                rise = self.evaluate(closure) - losses  # a factor on the loss does not change their order
+                look = self._passes.evaluate(closure, as_with_gradient=compiled and not shards)
+                rise = look - losses  # a factor on the loss does not change their order
             self._passes.agreed(rise)
             self.keep = rise.topk(max(1, round(self.gamma * len(rise)))).indices
         return direction

@@ -61,23 +61,23 @@ class Passes:
             self.counted = False
 
     @torch.no_grad()
-    def evaluate(self, closure: Closure, keep: Keep | None = None) -> Tensor:
-        """The loss, forward only; nothing changes."""
+    def evaluate(self, closure: Closure, keep: Keep | None = None, as_with_gradient: bool = False) -> Tensor:
+        """The loss, forward only; nothing changes. `as_with_gradient`: what is compiled for such a pass serves here."""
         params = self.params()
         grads = [p.grad for p in params]
         for p in params:
             p.grad = None  # a closure in torch's own form clears gradients
         try:
-            loss = self._forward_only(closure, keep, params)
+            loss = self._forward_only(closure, keep, params, -1 if as_with_gradient else self._differentiates)
         finally:
             for p, g in zip(params, grads, strict=True):
                 p.grad = g
         self.add(keep, forward=1)
         return loss.detach()
 
-    def _forward_only(self, closure: Closure, keep: Keep | None, params: list[Tensor]) -> Tensor:
+    def _forward_only(self, closure: Closure, keep: Keep | None, params: list[Tensor], first: int) -> Tensor:
         """Without a graph or, for a closure that differentiates inside, with as little of one as it needs."""
-        for context in CONTEXTS[self._differentiates :]:
+        for context in CONTEXTS[first:]:
             try:
                 with context(params), self.without_traces(), self.silent(), NoBackward():
                     return self.call(closure, keep)

@@ -207,6 +207,11 @@ class Sparsity(Report, MaskHooks):
         groups = (g for o in self.optimizers for g in o.param_groups)
         return next(float(g.get(key, 0.0)) for g in groups if any(p is weight for p in g["params"]))
 
+    def pull(self, weight: Tensor, along: Tensor, strength: float) -> None:
+        """Let the optimizer move a weight against `along` as well, if it moves it in this step."""
+        if weight.grad is not None:
+            weight.grad.add_(along, alpha=-strength if self.setting(weight, "maximize") else strength)
+
     def averaged(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The mean over all ranks, signs and all: what a score must be made of."""
         return {n: self.ranks.mean(t.detach(), "scores") for n, t in tensors.items()}

@@ -55,8 +55,8 @@ class DeepR(Periodic):
 
     def before_step(self) -> None:
         for name, weight in self.weights.items():
-            if weight.grad is not None and self.l1:
-                weight.grad.add_(self._sign(name, weight).mul_(self.masks[name]), alpha=self.l1)
+            if self.l1:
+                self.pull(weight, self._sign(name, weight).mul_(self.masks[name]), self.l1)
 
     def after_step(self) -> None:
         super().after_step()

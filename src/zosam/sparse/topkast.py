@@ -13,6 +13,8 @@ from zosam.sparse.state import Masks
 from zosam.sparse.top_k import top
 from zosam.sparse.updates import Periodic
 
+DECOUPLED = {"AdamW", "Adafactor", "Muon", "Lion"}  # optimizers that decay weights by themselves, and need not say so
+
 
 class TopKAST(Periodic):
     """Dynamic: the largest |θ| compute (A), a wider set learns (B), all others are kept aside unchanged.
@@ -68,8 +70,8 @@ class TopKAST(Periodic):
         """Show the optimizer θ on all of B, with the decay of B - A where the optimizer has its own."""
         for name, weight in self.weights.items():
             weight.add_(self.rest[name] * self.learning[name])
-            if weight.grad is not None and not self._decouples(weight):
-                weight.grad.add_(weight.detach() * (self.learning[name] & ~self.masks[name]), alpha=self._more(name))
+            if not self._decouples(weight):
+                self.pull(weight, weight.detach() * (self.learning[name] & ~self.masks[name]), self._more(name))
 
     def after_step(self) -> None:
         for name, weight in self.weights.items():
@@ -88,8 +90,12 @@ class TopKAST(Periodic):
 
     def _decouples(self, weight: Tensor) -> bool:
         """Whether the optimizer decays weights by themselves, as AdamW does, and not by way of the gradient."""
-        groups = (g for o in self.optimizers for g in o.param_groups)
-        return any(bool(g.get("decoupled_weight_decay")) for g in groups if any(p is weight for p in g["params"]))
+        for optimizer in self.optimizers:
+            own = bool(DECOUPLED & {kind.__name__ for kind in type(optimizer).__mro__})
+            for group in optimizer.param_groups:
+                if any(p is weight for p in group["params"]):
+                    return bool(group.get("decoupled_weight_decay", group.get("weight_decouple", own)))
+        return False
 
     def replace(self, name: str, new: Tensor) -> None:
         """Move weights between the model and what is kept aside; optimizer state lives on B."""
