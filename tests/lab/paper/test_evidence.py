@@ -103,6 +103,12 @@ def test_the_control_varies_weight_decay_alike_for_all():
     assert {e.versus.weight_decay for e in confounded if e.versus} == {1e-4}
 
 
+def test_groups_are_shown_in_the_order_of_what_they_vary():
+    asked = question("control", Book(NOWHERE))  # which is trained in another order
+    groups = list(dict.fromkeys(row.group for row in rows(asked, known({r: {} for r in asked.runs()}))))
+    assert groups == [f"CIFAR-10, 90 %, weight decay {decay}" for decay in ("5e-4", "2e-3", "5e-3")]
+
+
 def test_differences_are_taken_seed_by_seed():
     asked = question("b", Book(NOWHERE))
     sgd, sam = (next(e.run for e in asked.entries if e.label == label) for label in ("SGD", "SAM"))
