@@ -45,7 +45,7 @@ def test_several_folders_of_runs(shelf, shelve, tmp_path_factory, capsys):
     assert second["difference"] == {"mean": pytest.approx(-10.0), "half_width": pytest.approx(0, abs=1e-9), "n": 2}
     compare((shelf / SGD.folder, other))
     out = " ".join(capsys.readouterr().out.split())
-    assert "weight decay 0.001 80.50 ± 6.35 -10.00 ± 0.00" in out
+    assert "weight decay 0.001 80.50 ± 6.35 −10.00 ± 0.00" in out
     assert "Differences are to weight decay 0.0005, seed by seed (shared: 2)" in out
 
 

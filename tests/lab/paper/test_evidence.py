@@ -103,6 +103,12 @@ def test_the_control_varies_weight_decay_alike_for_all():
     assert {e.versus.weight_decay for e in confounded if e.versus} == {1e-4}
 
 
+def test_groups_are_shown_in_the_order_of_what_they_vary():
+    asked = question("control", Book(NOWHERE))  # which is trained in another order
+    groups = list(dict.fromkeys(row.group for row in rows(asked, known({r: {} for r in asked.runs()}))))
+    assert groups == [f"CIFAR-10, 90 %, weight decay {decay}" for decay in ("5e-4", "2e-3", "5e-3")]
+
+
 def test_differences_are_taken_seed_by_seed():
     asked = question("b", Book(NOWHERE))
     sgd, sam = (next(e.run for e in asked.entries if e.label == label) for label in ("SGD", "SAM"))
@@ -160,6 +166,30 @@ def test_networks_are_tested_on_corrupted_pictures(monkeypatch, tmp_path):
     for name in ("list", "tuning"):
         with pytest.raises(ValueError, match="--corrupted would have no effect"):
             answers.evidence(name, corrupted=True, out=tmp_path)
+
+
+def test_accuracy_on_corrupted_pictures_is_printed_by_severity(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(answers, "measure_corruptions", lambda *_: None)
+    asked = question("control", Book(NOWHERE))
+    own = dataclasses.replace(next(e.run for e in asked.entries if e.label == "SAM"), seed=1)
+    found = known({own: {"test_accuracy": 0.6}}).lines[own.key]
+    found |= {"key": own.key, "corrupted": {"pictures": 10, "accuracy": {"fog": [0.5, 0.3], "snow": [0.4, 0.2]}}}
+    (tmp_path / "lines.jsonl").write_text(json.dumps(found) + "\n")
+
+    def printed(**given):
+        answers.evidence(
+            "control", train=False, corrupted=True, out=tmp_path, results=(tmp_path / "lines.jsonl",), **given
+        )
+        return capsys.readouterr().out
+
+    table = " ".join(printed().split())
+    assert "seeds clean mean severity 1 severity 2" in table
+    assert "SAM 1 60.00 35.00 45.00 25.00" in table
+    (record,) = json.loads(printed(output=Output(json=True)))
+    assert record["corrupted"] == {
+        "seeds": 1, "clean": 60.0, "mean": pytest.approx(35), "severity 1": pytest.approx(45),
+        "severity 2": pytest.approx(25),
+    }  # fmt: skip
 
 
 def test_trials_say_whose_they_are(monkeypatch, tmp_path, capsys):

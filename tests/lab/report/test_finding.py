@@ -31,14 +31,14 @@ def test_a_gain_beyond_the_spread_is_said(lines_of):
     text = said(lines_of({"sgd": 0, "zosam": 2}))  # 2.0, 2.1, 1.9: ± 0.25
     assert text == "Against SGD, ZO-SAM (+2.00 points for 1.7 × the passes) is ahead."
     text = said(lines_of({"sgd": 0, "zosam": -2}))
-    assert text == "Against SGD, ZO-SAM (-2.00 points for 1.7 × the passes) is behind."
+    assert text == "Against SGD, ZO-SAM (−2.00 points for 1.7 × the passes) is behind."
 
 
 def test_no_difference_is_said_too_and_who_is_ahead_or_behind(lines_of):
     text = said(lines_of({"sgd": 0, "zosam": 0.05, "sam": 3, "msam": 1, "s2sam": -2}))
     assert text == (
         "Against SGD, SAM (+3.00 points for 2 × the passes) and MSAM (+1.00 for 1 ×) are ahead;"
-        " no difference is seen for ZO-SAM (+0.05 for 1.7 ×); S²-SAM (-2.00 for 1 ×) is behind."
+        " no difference is seen for ZO-SAM (+0.05 for 1.7 ×); S²-SAM (−2.00 for 1 ×) is behind."
     )
     assert "ahead" not in said(lines_of({"sgd": 0, "zosam": 0.05, "sam": 0.1}))
 
@@ -56,7 +56,22 @@ def test_settings_are_counted(lines_of):
 def test_an_optimizer_is_spoken_for_by_its_best_setting(lines_of):
     lines = lines_of({"sgd": 0, "sam": 2}, weight_decay=5e-3) + lines_of({"sgd": -3, "sam": -4}, weight_decay=5e-4)
     text = said(lines)
-    assert text == "Against SGD, each at its best weight decay, SAM (+2.00 points for 2 × the passes) is ahead."
+    assert text == (
+        "Against SGD, each at its best weight decay, SAM (+2.00 points for 2 × the passes) is ahead."
+        " At equal weight decay, the one ahead is SAM (at 1 of 2)."
+    )
+
+
+def test_the_other_comparison_is_told_beside_it(lines_of):
+    lines = lines_of({"sgd": 0, "sam": 2, "zosam": -1, "rwp": 2}, weight_decay=5e-3)
+    lines += lines_of({"sgd": -3, "sam": -1, "zosam": -2}, weight_decay=5e-4)
+    assert said(lines).endswith(
+        " At equal weight decay, those ahead are SAM (at 2 of 2), RWP (1 of 1) and ZO-SAM (1 of 2)."
+    )
+    lines = lines_of({"sgd": 0, "sam": -1}, weight_decay=5e-3) + lines_of({"sgd": -3, "sam": -4}, weight_decay=5e-4)
+    assert said(lines).endswith(" is behind. At equal weight decay, none is ahead.")
+    alone = lines_of({"sgd": 0}, weight_decay=5e-3) + lines_of({"sam": 2}, weight_decay=5e-4)
+    assert "equal" not in said(alone)  # no two were trained alike
 
 
 def test_nothing_to_compare(lines_of):

@@ -114,12 +114,37 @@ def test_only_the_seeds_that_saw_corrupted_pictures_are_counted(lines):
 
 
 def test_tuning_is_a_map_of_rho_and_weight_decay(lines):
-    (figure,) = overview.tuning([entry for entry in lines if is_trial(entry)])
-    assert figure["rows"] == ["no rho", "rho 0.05", "rho 0.1", "rho 0.2"]  # SGD takes none
-    assert figure["columns"] == ["decay 5e-4", "decay 1e-3"]
-    assert [panel["name"] for panel in figure["panels"]] == ["SGD", "SAM"]
-    assert figure["panels"][1]["values"][2] == pytest.approx([70.05, 70.1])
-    assert figure["panels"][1]["values"][0] == [None, None]
+    sgd, sam = overview.tuning([entry for entry in lines if is_trial(entry)])
+    assert [f["title"] for f in (sgd, sam)] == [
+        "Tuning of SGD: RigL 90 %, 4 epochs",
+        "Tuning of SAM: RigL 90 %, 4 epochs",
+    ]
+    assert sam["rows"] == ["rho 0.05", "rho 0.1", "rho 0.2"]
+    assert sgd["rows"] == ["no rho"]  # SGD takes none
+    assert sam["columns"] == ["decay 5e-4", "decay 1e-3"]
+    assert sam["panels"][0]["values"][1] == pytest.approx([70.05, 70.1])
+
+
+def test_a_learning_rate_that_was_tuned_is_a_row(line):
+    found = [
+        line(0.7, about={"validation_accuracy": 0.6}, optimizer="sgd", lr=lr, weight_decay=decay, seed=100)
+        for lr in (0.1, 0.05)
+        for decay in (5e-4, 1e-3)
+    ]
+    (figure,) = overview.tuning(found)
+    assert figure["rows"] == ["lr 0.05", "lr 0.1"]
+
+
+def test_what_all_columns_share_is_said_once(line):
+    lines = [line(0.7, optimizer=o, weight_decay=d) for o in ("sgd", "sam") for d in (5e-4, 2e-3)]
+    for entry in lines[1::2]:
+        entry["corrupted"] = {"pictures": 100, "accuracy": {"fog": [0.5]}}
+    (figure,) = overview.corruptions(arms_of(lines))
+    assert figure["columns"] == ["SGD", "SAM"]
+    assert "weight decay 2e-3" in figure["note"]
+    lines[0]["corrupted"] = lines[1]["corrupted"]
+    (figure,) = overview.corruptions(arms_of(lines))
+    assert figure["columns"] == ["SGD, weight decay 5e-4", "SGD, weight decay 2e-3", "SAM, weight decay 2e-3"]
 
 
 def test_comparisons_hold_what_the_estimates_say(arms):

@@ -100,7 +100,7 @@ def compare(paths: Annotated[tuple[Path, ...], tyro.conf.Positional], output: Pr
     console.print(
         f"\nDifferences are to {first.label}, seed by seed{told}; ± is Student's 95 % interval, which one seed alone"
         " does not have.",
-        style="dim", highlight=False, markup=False,
+        style="dim", highlight=False, markup=False, soft_wrap=not console.is_terminal,
     )  # fmt: skip
     for row in others:
         if row.gap is None:

@@ -33,7 +33,7 @@ class Estimate:
 
     def text(self, sign: bool = False) -> str:
         """ "52.09 ± 1.36"; with `sign` a mean above zero has its plus."""
-        mean = f"{self.mean:+.2f}" if sign else f"{self.mean:.2f}"
+        mean = (f"{self.mean:+.2f}" if sign else f"{self.mean:.2f}").replace("-", "−")
         return mean if self.half_width is None else f"{mean} ± {self.half_width:.2f}"
 
 

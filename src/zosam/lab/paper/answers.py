@@ -11,6 +11,7 @@ import tyro
 from rich.text import Text
 
 from zosam.lab.paper.commands import Elsewhere, print_records, refuse, save_lines
+from zosam.lab.paper.corrupted import corrupted_rows, show_corrupted
 from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.evidence import TUNING, Grid, Question, Row, grids, names, question, rows
 from zosam.lab.paper.results_store import Book
@@ -48,7 +49,8 @@ def evidence(
         seeds: Seeds per arm; by default what the question says.
         budget: Start no run that would not end within this time, such as 30m or 2h.
         train: With --no-train only show what is there.
-        corrupted: Test the finished networks of CIFAR-10 on CIFAR-10-C, too; `zosam report` then draws it.
+        corrupted: Test the finished networks of CIFAR-10 on CIFAR-10-C, too, and print their accuracy by severity;
+            `zosam report` draws it by corruption.
         shard: Take only part i of n of the runs, written i/n, for job arrays.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.
@@ -81,11 +83,23 @@ def evidence(
             records += _show_grids(grids(), book, output)
         else:
             asked = question(each, book)
-            records += _show(replace(asked, seeds=seeds or asked.seeds), book, output)
+            asked = replace(asked, seeds=seeds or asked.seeds)
+            records += _show(asked, book, output)
+            if corrupted:
+                records = _with_corrupted(records, asked, book, output)
         if save is not None:
             save_lines(save, runs, book, say, _trials(book) if each == TUNING else None)
     if not output.is_plain:
         output.write(records)
+
+
+def _with_corrupted(records: list[dict[str, Any]], asked: Question, book: Book, output: Output) -> list[dict[str, Any]]:
+    """Print the accuracies on corrupted pictures, too; in records they stand beside the arm's others."""
+    rows = corrupted_rows(asked, book)
+    if output.is_plain:
+        show_corrupted(rows)
+    known = {(asked.name, row.pop("group"), row.pop("arm")): row for row in rows}
+    return [r | {"corrupted": c} if (c := known.get((r["question"], r["group"], r["arm"]))) else r for r in records]
 
 
 def _runs(name: str, book: Book, seeds: int | None, guess: bool = False) -> list[Run]:

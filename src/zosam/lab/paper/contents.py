@@ -108,7 +108,7 @@ def _groups(asked: Question, known: Mapping[str, Line]) -> list[Setting]:
         return Arm(run, lines, label, label) if run is not None and lines else None
 
     found: dict[str, Setting] = {}
-    for entry in asked.entries:
+    for entry in asked.shown:
         own, other = arm(entry.run, entry.label), arm(entry.versus, asked.versus)
         if own is None:
             continue

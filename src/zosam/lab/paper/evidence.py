@@ -13,6 +13,7 @@ from zosam.lab.paper import recipes
 from zosam.lab.paper.results_store import Book, is_idle
 from zosam.lab.paper.source import read
 from zosam.lab.record import Record
+from zosam.lab.report.arms import short
 from zosam.lab.run import Run
 from zosam.names import find
 
@@ -57,6 +58,8 @@ class Entry:
     run: Run | None
     """At seed 0; None while the grid of its method is not finished."""
     versus: Run | None
+    at: tuple[float, ...] = ()
+    """Where it is shown: the number of its place, and the values that the question varies."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class Question:
     """Methods whose grids must be finished before the arms that they tune can be trained."""
     versus: str
     """What its arms are compared with."""
+
+    @property
+    def shown(self) -> list[Entry]:
+        """The entries as people read them; they are trained in the order of what they decide."""
+        return sorted(self.entries, key=lambda entry: entry.at)
 
     def runs(self) -> list[Run]:
         """Every training at seed 0, once."""
@@ -137,12 +145,13 @@ def question(name: str, book: Book, guess: bool = False) -> Question:
         varied = dict(zip(vary, values, strict=True))
         told = [
             read("evidence")["places"][place]["label"],
-            *(f"{k.replace('_', ' ')} {v:g}" for k, v in varied.items()),
+            *(f"{k.replace('_', ' ')} {short(v)}" for k, v in varied.items()),
         ]
         other = training(versus, place, varied | content.get("versus_at", {}))
         for arm in content["arms"]:
             own = training(arm, place, varied)
-            entries.append(Entry(", ".join(told), _arm(arm)["label"], own, None if own == other else other))
+            beside, at = None if own == other else other, (content["places"].index(place), *values)
+            entries.append(Entry(", ".join(told), _arm(arm)["label"], own, beside, at))
     return Question(
         name, content["title"], content.get("seeds", 3), tuple(entries), tuple(missing), _arm(versus)["label"]
     )
@@ -150,7 +159,7 @@ def question(name: str, book: Book, guess: bool = False) -> Question:
 
 def rows(asked: Question, book: Book) -> Iterator[Row]:
     """What is known of each entry; those without a finished training are left out."""
-    for entry in asked.entries:
+    for entry in asked.shown:
         found = row(entry, range(asked.seeds), book)
         if found is not None:
             yield found

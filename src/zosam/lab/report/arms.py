@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from statistics import fmean, median
@@ -109,6 +109,23 @@ class Setting:
             other = found.setdefault(arm.optimizer_name, arm)
             found[arm.optimizer_name] = max(other, arm, key=lambda a: a.estimate.mean)
         return list(found.values())
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The fields in which SGD was trained in several ways, such as its weight decay."""
+        return self.reference.differs if self.reference else ()
+
+    def gaps_at_equal(self) -> Iterator[tuple[str, Estimate]]:
+        """What each optimizer, at its best, differs by from SGD trained in the same way; none if there was one way."""
+        found: dict[tuple[Any, ...], Arm] = {}
+        for arm in self.arms if self.ways else ():
+            way = (arm.optimizer_name, *(arm.run.description.get(key) for key in self.ways))
+            found[way] = max(found.setdefault(way, arm), arm, key=lambda a: a.estimate.mean)
+        for (name, *same), arm in found.items():
+            sgd = found.get((self.reference.optimizer_name, *same)) if self.reference else None
+            gap = difference(arm.accuracy, sgd.accuracy) if sgd is not None and sgd is not arm else None
+            if gap is not None:
+                yield name, gap
 
 
 def family(optimizer: Choice) -> str:

@@ -48,7 +48,7 @@ def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     panel, (unit, label), styles = figure["panels"][0], next(iter(figure["x"].items())), _styles(figure)
-    paper.set_size_inches(7.6, 4.2)
+    paper.set_size_inches(5.8, 4.6)
     costs = [seed[unit] for arm in panel["arms"] for seed in arm["seeds"]]
     per, label = _time_unit(label, max(costs)) if unit.endswith("seconds") else (1, label)
     axes = _axes(paper, label, figure["y"])
@@ -75,7 +75,7 @@ def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
     marks = {arm["sparsity"]: styles[_key(arm)]["marker"] for arm in panel["arms"]}
     shown = [Line2D([], [], color=c, linewidth=4, label=n) for n, c in names.items()]
     shown += [Line2D([], [], color="#5c6570", linestyle="", marker=m, label=s) for s, m in marks.items()]
-    paper.legend(handles=shown, loc="outside right center")
+    paper.legend(handles=shown, loc="outside lower center", ncols=3)  # below: so words are large on a phone, too
 
 
 def _time_unit(label: str, longest: float) -> tuple[int, str]:

@@ -81,7 +81,23 @@ def finding(settings: Sequence[Setting]) -> str:
         told += [f"{len(group) - MOST} more"] * (len(group) > MOST)
         if told:
             said.append(words.format(_listed(told), "is" if len(told) == 1 else "are"))
-    return f"{opening} {'; '.join(said)}."
+    return f"{opening} {'; '.join(said)}.{_at_equal(settings)}"
+
+
+def _at_equal(settings: Iterable[Setting]) -> str:
+    """Where SGD was trained in several ways, a second sentence: who is ahead of SGD trained in the same way."""
+    ahead: dict[str, list[bool]] = defaultdict(list)
+    fields: dict[str, None] = {}
+    for setting in settings:
+        for name, gap in setting.gaps_at_equal():
+            ahead[name].append(gap.sign > 0)
+            fields |= dict.fromkeys(key.replace("_", " ") for key in setting.ways)
+    if not ahead:
+        return ""
+    often = sorted((name for name, each in ahead.items() if any(each)), key=lambda n: (-sum(ahead[n]), len(ahead[n])))
+    told = [f"{name} ({'at ' * (i == 0)}{sum(ahead[name])} of {len(ahead[name])})" for i, name in enumerate(often)]
+    who = f"{'those ahead are' if len(told) > 1 else 'the one ahead is'} {_listed(told)}" if told else "none is ahead"
+    return f" At equal {_listed(list(fields))}, {who}."
 
 
 def _told(score: Score, in_full: bool) -> str:
@@ -89,7 +105,7 @@ def _told(score: Score, in_full: bool) -> str:
     n, decided = len(score.gaps), max(score.count(1), score.count(-1))
     where = f"in {decided} of {n}, " if n > 1 and decided else ""
     unit, passes = (" points" + " on average" * (n > 1), " the passes") if in_full else ("", "")
-    return f"{score.name} ({where}{score.mean:+.2f}{unit} for {fmean(score.costs):.2g} ×{passes})"
+    return f"{score.name} ({where}{_signed(score.mean)}{unit} for {fmean(score.costs):.2g} ×{passes})"
 
 
 def best_use(arms: Sequence[Arm]) -> str:
@@ -119,7 +135,7 @@ def best_use(arms: Sequence[Arm]) -> str:
         if rival is None:
             return f"On {dense.task}, {said}; nothing else was trained at its cost or less."
         gap = rival.estimate.mean - dense.estimate.mean
-        other = f"{described(rival)} has {rival.estimate.text()} ({gap:+.2f})"
+        other = f"{described(rival)} has {rival.estimate.text()} ({_signed(gap)})"
         return f"On {dense.task}, {said}; at its cost or less {other}."
     ends = [best[0], best[-1]]
     if len(best) == 1:
@@ -189,6 +205,10 @@ def _counted(values: Mapping[Any, int]) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def duration(seconds: float) -> str:

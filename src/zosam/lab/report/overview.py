@@ -9,7 +9,7 @@ from typing import Any
 
 from zosam.lab.measure.convergence import LABELS, Unit, mean_curve
 from zosam.lab.measure.estimate import Estimate
-from zosam.lab.report.arms import Arm, Line, Setting, arms_of, clock_of, front, short, units_of, unsteady
+from zosam.lab.report.arms import SAME, Arm, Line, Setting, arms_of, clock_of, front, short, units_of, unsteady
 from zosam.lab.report.finding import hardware
 
 Figure = dict[str, Any]
@@ -184,13 +184,18 @@ def corruptions(arms: Iterable[Arm]) -> list[Figure]:
             panels.append({"name": name, "values": [*means, *grid]})
         many = "all pictures" if pictures is None else f"the first {pictures:,} pictures"
         seeds = _counted(sorted(counts[group]))
-        note = f"CIFAR-10-C, {many} of each corruption and severity; mean over {seeds}. {arm.task}."
+        alike = {told for a, _ in own if (told := a.name.removeprefix(a.optimizer_name).removeprefix(", "))}
+        shared = (
+            f" All at {alike.pop()}." if len(alike) == 1 and len({a.optimizer_name for a, _ in own}) == len(own) else ""
+        )
+        note = f"CIFAR-10-C, {many} of each corruption and severity; mean over {seeds}. {arm.task}.{shared}"
         about = {"name": "corruptions" if at == 0 else f"corruptions-{at + 1}", "kind": "heat", "note": note}
+        columns = [a.optimizer_name if shared else a.name for a, _ in own]
         plain = [name.replace("_", " ") for name in rows]
         reference = next((i for i, (a, _) in enumerate(own) if a.optimizer == "sgd"), None)
         found.append({
             **about, "title": f"Accuracy on corrupted pictures: {arm.where}", "value": "accuracy, %",
-            "rows": [f"mean of {len(rows)}", "mean of RobustBench's 15", *plain], "columns": [a.name for a, _ in own],
+            "rows": [f"mean of {len(rows)}", "mean of RobustBench's 15", *plain], "columns": columns,
             "panels": panels, "reference": reference,
         })  # fmt: skip
     return found
@@ -212,29 +217,32 @@ def _mean_of(grid: list[list[float | None]], rows: list[str], wanted: Iterable[s
 
 
 def tuning(trials: Iterable[Line], names: Mapping[str, str] | None = None) -> list[Figure]:
-    """Validation accuracy over rho and weight decay, a panel for each optimizer; one figure for each setting."""
-    groups: dict[tuple[Any, ...], dict[str, list[Arm]]] = defaultdict(lambda: defaultdict(list))
+    """Validation accuracy over weight decay and rho or the learning rate: a map for each optimizer of a setting."""
+    groups: dict[tuple[Any, ...], list[Arm]] = defaultdict(list)
     for arm in arms_of(trials, names):
-        groups[arm.setting][arm.optimizer_name].append(arm)
+        groups[arm.optimizer_name, *(arm.run.description.get(key) for key in SAME if key != "lr")].append(arm)
     found: list[Figure] = []
-    for panels in groups.values():
-        arms = [arm for own in panels.values() for arm in own]
-        rhos = list(dict.fromkeys(_rho(a) for a in sorted(arms, key=lambda a: (_number(a), _rho(a)))))
-        decays = sorted({a.run.weight_decay for a in arms})
-        if len(arms) < 3:
+    for (name, *_), arms in groups.items():
+        if len(arms) < 2:
             continue
-        values = {name: {(_rho(a), a.run.weight_decay): _held_out(a) for a in own} for name, own in panels.items()}
+        several = len({a.run.lr for a in arms}) > 1, len({_rho(a) for a in arms}) > 1
+        row = {a.run: _tuned(a, *several) for a in arms}
+        rows = list(dict.fromkeys(row[a.run] for a in sorted(arms, key=lambda a: (_number(a), _rho(a), a.run.lr))))
+        decays = sorted({a.run.weight_decay for a in arms})
+        values = {(row[a.run], a.run.weight_decay): _held_out(a) for a in arms}
         found.append({
-            "name": f"tuning-{len(found) + 1}", "kind": "heat", "title": f"Tuning: {arms[0].where}",
+            "name": f"tuning-{len(found) + 1}", "kind": "heat", "title": f"Tuning of {name}: {arms[0].where}",
             "note": f"Accuracy on held-out training pictures after the last epoch; {arms[0].task};"
             f" {_counted(sorted({len(a.lines) for a in arms}))} of each, other seeds than those reported.",
-            "rows": rhos,
-            "columns": [f"decay {short(decay)}" for decay in decays],
-            "value": "validation accuracy, %",
-            "panels": [{"name": name, "values": [[v.get((r, d)) for d in decays] for r in rhos]}
-                       for name, v in values.items()],
+            "rows": rows, "columns": [f"decay {short(decay)}" for decay in decays], "value": "validation accuracy, %",
+            "panels": [{"name": name, "values": [[values.get((r, d)) for d in decays] for r in rows]}],
         })  # fmt: skip
     return found
+
+
+def _tuned(arm: Arm, by_lr: bool, by_rho: bool) -> str:
+    """What was tried beside weight decay, in words."""
+    return ", ".join([_rho(arm)] * (by_rho or not by_lr) + [f"lr {short(arm.run.lr)}"] * by_lr)
 
 
 def _rho(arm: Arm) -> str:

@@ -36,7 +36,7 @@ const axisWidth = (axis, area) =>
 function flow(entries, width) {
   let x = 0, row = 0;
   const placed = entries.map((entry) => {
-    const text = clip(entry.text, Math.min(width - 30, 260)), wide = textWidth(text) + 46;
+    const text = clip(entry.text, Math.min(width - 46, 330)), wide = textWidth(text) + 46;
     if (x && x + wide > width) [x, row] = [0, row + 1];
     const place = { ...entry, clipped: text, x, y: 14 + row * LEGEND_ROW };
     x += wide;

@@ -44,7 +44,7 @@ KINDS.heat = (figure, stage) => {
       });
     });
     const label = clip(relative ? "difference, points" : figure.value, width * 0.4), x = Math.max(side, textWidth(label) + 12);
-    colourBar(svgPen(root), { x, y: down * block.height + 8, width: Math.min(260, full - x - 20), label, look, ...key });
+    colourBar(svgPen(root), { x, y: down * block.height + 8, width: Math.min(260, Math.min(full, width) - x - 20), label, look, ...key });
     return root;
   }
 
