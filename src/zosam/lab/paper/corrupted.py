@@ -43,7 +43,15 @@ def show_corrupted(rows: list[dict[str, Any]]) -> None:
         return
     console.print("\nOn corrupted pictures (CIFAR-10-C), accuracy in %", style="bold", highlight=False)
     keys = list(dict.fromkeys(key for row in rows for key in row))[2:]
-    ranks = {"seeds": 3, "robustbench": 1, "severity 2": 2, "severity 3": 2, "severity 4": 2}
+    ranks = {
+        "seeds": 3,
+        "robustbench": 1,
+        "severity 1": 1,
+        "severity 5": 1,
+        "severity 2": 2,
+        "severity 3": 2,
+        "severity 4": 2,
+    }
     columns = [Column(""), *(Column(key, ranks.get(key, 0), right=True) for key in keys)]
     table: list[Any] = []
     for group in dict.fromkeys(row["group"] for row in rows):
