@@ -21,6 +21,7 @@ value          what a run gives for a cell
 speed          images per second, by turns
 measured       the figures of finished runs
 compare        any trainings against the first
+corrupted      the arms of a question on corrupted pictures
 verdict        whether it is the same as was printed
 
 For people:
