@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zosam.distributed.ranks import joined
 from zosam.kernels import accelerate
-from zosam.lab import device
+from zosam.lab import device, serve
 from zosam.lab.cli import main
+from zosam.lab.data.cifar_c import Corrupted
+from zosam.lab.measure.robustness import corrupted
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.lab.where import Where
@@ -159,3 +164,46 @@ def test_the_kernels_refuse_a_model_that_is_elsewhere():
 def test_where_to_train_is_checked(where, message):
     with pytest.raises(ValueError, match=message):
         Where(**where)
+
+
+class Layouts(TorchDispatchMode):
+    """Notes the convolutions that are given anything in channels_last."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "convolution" in function.name():
+            given = [a for a in args if isinstance(a, torch.Tensor) and a.dim() == 4]
+            self.last += [function for t in given if not t.is_contiguous()]
+        return function(*args, **(kwargs or {}))
+
+
+def network(*convolutions):
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), *convolutions, nn.Flatten(), nn.LazyLinear(10))
+
+
+@pytest.mark.parametrize(
+    ("convolution", "bears"),
+    [
+        (nn.Conv2d(6, 10, 1, stride=2), False),
+        (nn.Conv2d(6, 10, 3, dilation=2), False),
+        (nn.Conv2d(6, 10, 3, stride=2), True),
+        (nn.Conv2d(6, 10, 1), True),
+        (nn.Sequential(nn.Conv2d(6, 8, 3), nn.Conv2d(8, 16, 1, stride=2)), True),
+    ],
+)
+def test_convolutions_that_crash_in_channels_last_are_not_given_it(convolution, bears, monkeypatch):
+    """Of torch 2.13 on the CPU: the backward of these writes past its memory."""
+    model, x = network(convolution), torch.randn(4, 3, 8, 8)
+    model(x)
+    part = Corrupted("fog", 1, np.zeros((4, 8, 8, 3), np.uint8), torch.zeros(4, dtype=torch.long), 2)
+    monkeypatch.setattr(serve, "accelerate", lambda model, **_: model)
+    monkeypatch.setattr(serve, "_session", lambda *_: None)
+    with Layouts() as seen:
+        placed = device.placed(model, torch.device("cpu"))
+        nn.functional.cross_entropy(placed(x), torch.zeros(4, dtype=torch.long)).backward()
+        corrupted(placed, [part])
+        serve.serve_bench(model, x, [4], seconds=0.0)
+    assert bool(seen.last) == bears

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -65,6 +66,31 @@ def test_loading_leaves_the_callers_random_stream_alone(folder):
 def test_what_cannot_be_right_is_named(folder, entry, value):
     change_record(folder, **{entry: value})
     with pytest.raises(ValueError, match=rf"record.json is damaged or no record of a run: {entry} cannot be right"):
+        read_record(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", 10**400),
+        ("seconds", -1.0),
+        ("seconds", math.inf),
+        ("epoch", 1.5),
+        ("step", -1),
+        ("test_accuracy", math.nan),
+        ("test_accuracy", 90.0),
+        ("lr", "fast"),
+        ("cpu_seconds", None),
+        ("ema_test_accuracy", [0.5]),
+        ("train_loss", True),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_figures_of_an_epoch_that_cannot_be_right(folder, name, value):
+    epoch = read_record(folder)["epochs"][0]
+    change_record(folder, epochs=[epoch | {"train_loss": math.nan, "my_figure": 3}])  # a loss may well be
+    change_record(folder, epochs=[epoch | {name: value}])
+    with pytest.raises(ValueError, match="epochs cannot be right"):
         read_record(folder)
 
 

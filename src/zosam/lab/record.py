@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from zosam.lab.run import Run
 
 NUMBERS = ("epoch", "step", "train_loss", "test_loss", "test_accuracy", "sparsity", "forward", "backward", "seconds")
+LARGEST_WHOLE = 1 << 53  # whole numbers up to this are exact as floats
 MOST_CLASSES = 1_000_000  # more than any network has
 
 
@@ -114,10 +116,22 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def are_epochs(value: Any) -> bool:
-    """Whether it is a list with the figures of epochs."""
-    if not isinstance(value, list) or not all(isinstance(epoch, dict) for epoch in value):
+    """Whether it is a list with the figures of epochs: numbers, those among them that others rely on."""
+    return isinstance(value, list) and all(isinstance(epoch, dict) and _is_epoch(epoch) for epoch in value)
+
+
+def _is_epoch(epoch: Mapping[str, Any]) -> bool:
+    if not all(type(v) is float or (type(v) is int and abs(v) <= LARGEST_WHOLE) for v in epoch.values()):
         return False
-    return all(type(epoch.get(name)) in (int, float) for epoch in value for name in NUMBERS)
+    counts = (epoch.get(name, -1) for name in ("epoch", "step"))
+    amounts = (epoch.get(name, -1) for name in ("forward", "backward", "seconds"))
+    shares = (epoch.get(name, -1) for name in ("test_accuracy", "sparsity"))
+    return (
+        all(type(n) is int and n >= 0 for n in counts)
+        and all(0 <= n < math.inf for n in amounts)
+        and all(0 <= n <= 1 for n in shares)
+        and {"train_loss", "test_loss"} <= epoch.keys()
+    )
 
 
 def checksum(path: Path) -> str:

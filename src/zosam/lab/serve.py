@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zosam.kernels import accelerate, accelerate_at_first_batch, report, restore
 from zosam.kernels.trace import Example
+from zosam.lab.device import bears_channels_last
 from zosam.sparse.save import export, load_compressed, read_tensors
 
 
@@ -75,11 +76,15 @@ def serve_bench(
     examples = [_batch(inputs, n) for n in batches]
     with tempfile.TemporaryDirectory() as folder:
         session = _session(plain, examples[0], Path(folder))
-        last = _channels_last(plain)
+        bears = bears_channels_last(plain)
+        last = _channels_last(plain) if bears else copy.deepcopy(plain)
         accelerate(model, example=examples)
         found = []
         for count, x in zip(batches, examples, strict=True):
-            runs: dict[str, Callable[[], object]] = {"kernels": _call(model, x), "torch": _call(last, _last(x))}
+            runs: dict[str, Callable[[], object]] = {
+                "kernels": _call(model, x),
+                "torch": _call(last, _last(x) if bears else x),
+            }
             if session is not None and isinstance(x, Tensor):
                 given = {session.get_inputs()[0].name: x.numpy()}
                 runs["onnxruntime"] = partial(session.run, None, given)

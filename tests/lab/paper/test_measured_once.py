@@ -31,7 +31,7 @@ def _measure(what, root, log):
             file.write(f"{run.seed} {began} {time.monotonic()}\n")
 
     if what == "corruptions":
-        value.measure_corrupted = lambda record, *_: slowly(record.run, value.CORRUPTED, {"accuracy": {}})
+        value.measure_corrupted = lambda record, *_: slowly(record.run, value.CORRUPTED, {"accuracy": {"fog": [0.5]}})
         value.measure_corruptions(RUNS, book, "paper", Where(), say)
     else:
         speed.measure_speed = lambda run, *_: slowly(run, speed.SPEED, NOTE)

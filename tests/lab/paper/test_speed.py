@@ -69,7 +69,7 @@ def test_a_speed_beside_another_is_not_taken(book):
 def test_a_note_that_cannot_be_right_is_refused(book, wrong):
     note = NOTE | {"versus": SGD.key, "images_per_second": [45], "reference": [90]} | wrong
     book.keep(SAM, "speed", note)
-    with pytest.raises(ValueError, match=r"remove the file speed\.json"):
+    with pytest.raises(ValueError, match=r"speed cannot be right: remove it from .*, and measure again"):
         cells(book)
 
 

@@ -237,6 +237,13 @@ def entry(tmp_path_factory):
         ({"made_with": None}, "made_with"),
         ({"run": None}, "describes no run"),
         ({"corrupted": 3}, "corrupted"),
+        ({"corrupted": {"accuracy": "high"}}, "corrupted"),
+        ({"corrupted": {"accuracy": {"fog": [0.5, "x"]}}}, "corrupted"),
+        ({"corrupted": {"accuracy": {"fog": [0.5] * 6}}}, "corrupted"),
+        ({"corrupted": {"accuracy": {"fog": [0.5]}, "pictures": []}}, "corrupted"),
+        ({"speed": {"images_per_second": [1.0]}}, "speed"),
+        ({"trial": []}, "trial"),
+        ({"idle": "yes"}, "idle"),
     ],
 )
 def test_result_lines_are_checked_when_they_are_read(tmp_path, entry, change, message):
@@ -246,6 +253,15 @@ def test_result_lines_are_checked_when_they_are_read(tmp_path, entry, change, me
     file.write_text(json.dumps(entry | change) + "\n")
     with pytest.raises(ValueError, match=rf"results\.jsonl, line 1 is no record of a run \(.*{message}"):
         Book.open(tmp_path, [file])
+
+
+def test_so_are_the_notes_in_a_folder(tmp_path):
+    book = Book.open(tmp_path)
+    sweep([SMALL], book)
+    (tmp_path / SMALL.folder / "corrupted.json").write_text('{"accuracy": ["fog"]}')
+    for read in (lambda: book.note(SMALL, "corrupted"), lambda: line(book.get(SMALL), ["corrupted"]), book.entries):
+        with pytest.raises(ValueError, match=rf"corrupted cannot be right: .*{SMALL.folder}, and measure"):
+            read()
 
 
 @pytest.mark.parametrize(

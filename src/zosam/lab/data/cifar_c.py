@@ -47,7 +47,7 @@ class Corrupted:
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         mine = share(torch.arange(len(self.x)), self.rank, self.world, equal=False)
         for index in mine.split(self.batch_size):
-            x = torch.from_numpy(self.x[index.numpy()]).permute(0, 3, 1, 2).to(self.device)
+            x = torch.from_numpy(self.x[index.numpy()]).permute(0, 3, 1, 2).contiguous().to(self.device)
             yield normalise(x, CIFAR10.mean, CIFAR10.std), self.y[index].to(self.device)
 
 

@@ -47,7 +47,7 @@ class Decoder(Dataset["Tensor | str"]):
             except DataError as error:
                 return str(error)
             row[:] = np.asarray(self.change(picture, Random(f"{self.seed} {self.epoch} {place}")))
-        return torch.from_numpy(out).permute(0, 3, 1, 2)
+        return torch.from_numpy(out).permute(0, 3, 1, 2).contiguous()
 
     def change(self, picture: Image, random: Random) -> Image:
         from PIL import Image

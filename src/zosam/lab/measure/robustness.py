@@ -25,7 +25,7 @@ def corrupted(
     """The accuracy on each part of CIFAR-10-C, such as all of `zosam.lab.data.cifar_c.corrupted()`, in eval mode.
 
     `limit` takes the first so many pictures of each part alone. `tick` is told after each how many of how many are
-    done. Batches are as large as the parts say (500), and lie in memory as channels_last.
+    done. Batches are as large as the parts say (500).
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, not {limit}")

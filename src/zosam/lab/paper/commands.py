@@ -16,13 +16,14 @@ from zosam.lab.device import choose
 from zosam.lab.paper.dry_run import plans, show_plans
 from zosam.lab.paper.figure import FIGURES, load_figure
 from zosam.lab.paper.measured import measured
+from zosam.lab.paper.notes import CORRUPTED, SPEED
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.show import SPEEDS, chosen, filled, records, show
-from zosam.lab.paper.speed import SPEED, measure_missing
+from zosam.lab.paper.speed import measure_missing
 from zosam.lab.paper.sweep import with_seeds
 from zosam.lab.paper.table import load
 from zosam.lab.paper.train_missing import lacking, train_missing
-from zosam.lab.paper.value import CORRUPTED, OF_CORRUPTED, measure_corruptions
+from zosam.lab.paper.value import OF_CORRUPTED, measure_corruptions
 from zosam.lab.run import Run
 from zosam.lab.terminal import Cells, Column, Output, Printed, begin, console, progress_bar, show_table
 from zosam.lab.where import Where

@@ -10,11 +10,12 @@ from typing import Any
 
 from zosam import files
 from zosam.lab.locks import alone_with
+from zosam.lab.paper.notes import CORRUPTED, SPEED, require_right
 from zosam.lab.record import Record, read_record, what_is_wrong
 from zosam.lab.run import Run, finished
 
 OWN_FILES = {"record", "run", "kernels"}  # of a run's folder; every other JSON file was measured of the network
-MEASURED = {"corrupted": dict, "speed": dict, "trial": dict, "idle": bool}  # what a line may say beside its record
+MEASURED = {CORRUPTED, SPEED, "trial"}  # what a line may say beside its record
 
 
 @dataclass
@@ -66,9 +67,9 @@ class Book:
 
     def note(self, run: Run, name: str) -> Any:
         """What was measured of the trained network, such as `corrupted`: its accuracy on CIFAR-10-C. None: nothing."""
-        file = self.root / run.folder / f"{name}.json"
-        if file.exists():
-            return files.read_json(file)
+        folder = self.root / run.folder
+        if (folder / f"{name}.json").exists():
+            return _note(folder, name)
         return self.lines.get(run.key, {}).get(name)
 
     def keep(self, run: Run, name: str, value: Any) -> None:
@@ -88,9 +89,8 @@ def line(record: Record, notes: Iterable[str] = (), more: dict[str, Any] | None 
     entry = {"key": record.run.key, "run": record.run.description, "made_with": content["made_with"]}
     entry |= {"classes": record.classes, "idle": is_idle(record.epochs), "epochs": record.epochs}
     for name in notes:
-        file = record.path / f"{name}.json"
-        if file.exists():
-            entry[name] = files.read_json(file)
+        if (record.path / f"{name}.json").exists():
+            entry[name] = _note(record.path, name)
     return json.dumps(entry | (more or {}))
 
 
@@ -121,10 +121,19 @@ def _entry(text: str) -> dict[str, Any]:
     key = Run.read(entry.get("run")).key
     if entry.get("key") != key:
         raise ValueError("its key is of another run")
-    wrong = what_is_wrong(entry) + [n for n, kind in MEASURED.items() if not isinstance(entry.get(n, kind()), kind)]
+    wrong = what_is_wrong(entry) + ([] if isinstance(entry.get("idle", True), bool) else ["idle"])
     if wrong:
         raise ValueError(f"{', '.join(wrong)} cannot be right")
+    for name in MEASURED & entry.keys():
+        require_right(name, entry[name])
     return entry
+
+
+def _note(folder: Path, name: str) -> dict[str, Any]:
+    file = folder / f"{name}.json"
+    note = files.read_json(file)
+    require_right(name, note, str(folder))
+    return note
 
 
 def _key(path: Path, text: str) -> str:

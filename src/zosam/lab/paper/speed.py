@@ -19,6 +19,7 @@ from zosam.lab.callbacks import Tick, nobody
 from zosam.lab.device import CPU, about, choose, current, wait_for
 from zosam.lab.locks import alone_with, work_through
 from zosam.lab.measure.throughput import affordable
+from zosam.lab.paper.notes import SPEED
 from zosam.lab.paper.results_store import Book
 from zosam.lab.record import made_with
 from zosam.lab.run import Run
@@ -26,7 +27,6 @@ from zosam.lab.terminal import begin, progress_bar
 from zosam.lab.where import Where
 from zosam.optim import SharpnessAware
 
-SPEED = "speed"  # the note in a run's folder
 ROUNDS, TURNS = 5, 3  # a round counts the fastest of its turns: a moment of disturbance does not
 PATIENCE = 60.0  # seconds for a run; what would take longer is measured on fewer pictures
 ABOUT = (
@@ -115,16 +115,15 @@ def measure_missing(runs: Mapping[Run, Run], book: Book, where: Where, say: Cons
 def speeds(what: Run, versus: Run | None, book: Book) -> tuple[dict[int, float], dict[int, float]]:
     """Images per second by round: of the run, and of what it took turns with; empty where that was not measured."""
     note = book.note(what, SPEED)
-    if note is None or (versus is not None and _checked(note)["versus"] != versus.key):
+    if note is None or (versus is not None and note["versus"] != versus.key):
         return {}, {}
-    note = _checked(note)
     return dict(enumerate(note["images_per_second"])), dict(enumerate(note["reference"]))
 
 
 def is_measured(what: Run, versus: Run, book: Book, where: Where) -> bool:
     """Whether there is a note of the same two, measured in the same way."""
     note = book.note(what, SPEED)
-    return note is not None and (_checked(note)["versus"], note["how"]) == (versus.key, _how(where))
+    return note is not None and (note["versus"], note["how"]) == (versus.key, _how(where))
 
 
 def ratio(what: Run, versus: Run, book: Book) -> float | None:
@@ -151,13 +150,3 @@ def _turn(reference: Step, own: Step, pictures: int, clock: Callable[[], float])
 def _period(optimizer: SharpnessAware) -> int:
     """LookSAM climbs every k steps, and ZO-SAM may keep a direction for some."""
     return int(getattr(optimizer, "k", getattr(optimizer, "every", 1)))
-
-
-def _checked(note: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A note, if all that is read of it can be right."""
-    own, other = note.get("images_per_second"), note.get("reference")
-    right = isinstance(own, list) and isinstance(other, list) and 0 < len(own) == len(other)
-    right = right and all(isinstance(v, (int, float)) and 0 < v < 1e12 for v in (*own, *other))  # type: ignore[misc]
-    if not right or not isinstance(note.get("versus"), str) or not isinstance(note.get("how"), dict):
-        raise ValueError("a note of speed cannot be right: remove the file speed.json of that run, and measure again")
-    return note

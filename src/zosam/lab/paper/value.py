@@ -15,6 +15,7 @@ from zosam.lab.locks import locked, work_through
 from zosam.lab.measure.convergence import to_target
 from zosam.lab.measure.robustness import Accuracies, corrupted, summary
 from zosam.lab.paper import recipes
+from zosam.lab.paper.notes import CORRUPTED
 from zosam.lab.paper.recipes import Tier
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.table import Cell
@@ -23,7 +24,6 @@ from zosam.lab.run import Run, finished
 from zosam.lab.terminal import begin, progress_bar
 from zosam.lab.where import Where
 
-CORRUPTED = "corrupted"  # the note in a run's folder
 OF_CORRUPTED = {"corrupted_accuracy", "robustness_gap"}  # what a cell shows that is measured on CIFAR-10-C
 
 

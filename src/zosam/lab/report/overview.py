@@ -175,8 +175,8 @@ def corruptions(arms: Iterable[Arm]) -> list[Figure]:
         pictures = group[1]
         arm, rows = own[0][0], list(dict.fromkeys(name for _, values in own for name in values))
         severities = max(len(v) for _, values in own for v in values.values())
-        views: dict[str, Callable[[list[float]], float]] = {"mean of severities": fmean}
-        views |= {f"severity {s + 1}": lambda v, s=s: v[s] for s in range(severities)}  # type: ignore[misc]
+        views: dict[str, Callable[[list[float]], float | None]] = {"mean of severities": fmean}
+        views |= {f"severity {s + 1}": lambda v, s=s: v[s] if s < len(v) else None for s in range(severities)}  # type: ignore[misc]
         panels = []
         for name, view in views.items():
             grid = [[view(v[row]) if row in v else None for _, v in own] for row in rows]
