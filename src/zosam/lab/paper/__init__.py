@@ -17,6 +17,7 @@ dry_run        what runs would take, by ten real steps
 
 What came out:
 results_store  finished runs, in folders or committed
+notes          what was measured of a trained network, checked as it is read
 value          what a run gives for a cell
 speed          images per second, by turns
 measured       the figures of finished runs
