@@ -24,7 +24,7 @@ class Brightest(nn.Module):
     def forward(self, x):
         assert not self.training
         assert not torch.is_grad_enabled()
-        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert x.is_contiguous()
         self.seen.append(len(x))
         return x.mean((2, 3)) * self.scale
 
