@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from zosam.lab import assemble
 from zosam.lab.assemble import build_base, build_optimizer, load_data
+from zosam.lab.device import placed
 from zosam.lab.models import MODELS, build
 from zosam.lab.run import Run, run
 from zosam.optim import Central
@@ -66,7 +67,7 @@ def test_a_whole_run_written_out(tmp_path):
     record = run(what, tmp_path)
     torch.manual_seed(what.seed)
     source = load_data(what)
-    model = build(what.model, source.classes).to(memory_format=torch.channels_last)
+    model = placed(build(what.model, source.classes), torch.device("cpu"))
     names = {p: n for n, p in model.named_parameters()}
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
