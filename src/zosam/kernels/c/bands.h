@@ -1,5 +1,7 @@
 /* Bands: padded copies of the input, filled from a Source, and the next one fetched ahead. */
 
+#define SOON (40 * LANES) /* how far ahead a run is fetched: the CPU sees the pattern only as each run nears its end */
+
 enum { WITH_Y = 1, WITH_Z = 2, WITH_RELU = 4, WITH_OUT = 8, WITH_CURVE = 16 };
 
 static int source_flags(const Source *s) {
@@ -11,15 +13,19 @@ static int source_flags(const Source *s) {
 ALWAYS void read_run(const int flags, const Source *s, int64_t c, int64_t at, int64_t count, M lanes, float *band) {
     V xs = splat(or_one(s->xs, c)), xc = splat(or_zero(s->xc, c));
     V ys = splat(or_one(s->ys, c)), yc = splat(or_zero(s->yc, c)), b = splat(or_zero(s->xb, c) + or_zero(s->yb, c));
-    const float *x = s->x + at, *y = s->y + at, *z = s->z + at;
+    const float *x = s->x + at, *y = s->y + at, *z = s->z + at, *m = s->m ? s->m + at : NULL;
     float *out = s->out + at;
     for (int64_t i = 0; i < count * LANES; i += LANES) {
         V v = (load(x + i) - xc) * xs + b;
-        if (flags & WITH_Y) v += (load(y + i) - yc) * ys;
+        __builtin_prefetch(x + i + SOON, 0, 3);
+        if (flags & WITH_Y) {
+            v += (load(y + i) - yc) * ys;
+            __builtin_prefetch(y + i + SOON, 0, 3);
+        }
         if (flags & WITH_Z) v += load(z + i);
         if (flags & WITH_RELU) v = relu(v);
         if (flags & WITH_CURVE) v = bend(s->activation, v);
-        if (s->m) v *= load(s->m + at + i);
+        if (m) v *= load(m + i);
         v = (V)((M)v & lanes);
         store(band + i, v);
         if (flags & WITH_OUT) s->past ? store_past(out + i, v) : store(out + i, v);

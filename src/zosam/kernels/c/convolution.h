@@ -52,9 +52,9 @@ static void forward_part(void *argument, int thread, int64_t chunk, int64_t chun
                  s->side, band_width, s->in_band, lanes, band);
             int64_t base = n * s->outputs * s->out_plane;
             const ProductTile *table = products[s->stride - 1];
-            int64_t turns = s->outputs * TILES_IN(rows, s->out_width);
+            int64_t turns = s->outputs * TILES_IN(rows, s->out_width, PRODUCT_VECTORS);
             Ahead ahead = next_input(job, n, NEXT_BLOCK(n, job->backwards), y, turns);
-            EACH_TILE(rows, s->out_width, {
+            EACH_TILE(product_shapes, rows, s->out_width, {
                 table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
                             job->sink, stats, scratch[thread][PARTIAL].data,
                             base + ((y + r) * s->out_width + xx) * LANES, s->out_plane, s->out_width * LANES, s->outputs,
@@ -71,7 +71,7 @@ static int conv_forward(const Shape *s, const Source *source, const Index *index
     int workers = threads_for(threads);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(workers, BAND, (size_t)(s->in_band * s->inputs)) ||
-                 reserve(workers, PARTIAL, (size_t)(s->outputs * TILE_VECTORS * LANES));
+                 reserve(workers, PARTIAL, (size_t)(s->outputs * PRODUCT_VECTORS * LANES));
     if (!failed) {
         gather(index, s->active, weight);
         run(forward_part, &job, blocks_of(s->images), workers, job.backwards);
@@ -90,8 +90,8 @@ static void input_gradient(const ConvJob *job, int64_t n, int64_t y, int64_t row
             int64_t high = (s->height - py + stride - 1) / stride - y, columns = (s->width - px + stride - 1) / stride;
             if (high > rows) high = rows;
             const ProductTile *table = products[stride == 1 ? 0 : 2];
-            EACH_TILE(high, columns, {
-                ahead->hop = (xx + step < x + wide ? step : tile_rows[tile] * s->width - (xx - x)) * stride * LANES;
+            EACH_TILE(product_shapes, high, columns, {
+                ahead->hop = (xx + step < x + wide ? step : product_shapes.rows[tile] * s->width - (xx - x)) * stride * LANES;
                 table[tile](band + (r * band_width + xx) * LANES, band_width * LANES, index, job->sink, stats,
                             partial, base + (((y + r) * stride + py) * s->width + xx * stride + px) * LANES, s->in_plane,
                             stride * s->width * LANES, s->inputs, *first, ahead);
@@ -147,15 +147,15 @@ static void backward_part(void *argument, int thread, int64_t chunk, int64_t chu
                 const WeightTile *table = weights[s->stride - 1];
                 ahead = next_band(job->gradient, n, next, s->outputs, s->out_plane, s->out_width, s->out_height,
                                   y + s->rows >= down, y + s->rows + s->bottom, s->rows, s->rows + s->bottom,
-                                  s->outputs * job->index->groups * TILES_IN(high, s->out_width));
-                EACH_TILE(high, s->out_width, {
+                                  s->outputs * job->index->groups * TILES_IN(high, s->out_width, WEIGHT_VECTORS));
+                EACH_TILE(weight_shapes, high, s->out_width, {
                     table[tile](band + (r * band_width + xx) * s->stride * LANES, band_width * LANES, job->index,
                                 inner + (r * gradient_width + xx) * LANES, s->out_band, gradient_width * LANES,
                                 s->outputs, sums, &ahead);
                 })
             }
             if (job->want_input) {
-                int64_t turns = s->inputs * s->stride * s->stride * TILES_IN(rows, across);
+                int64_t turns = s->inputs * s->stride * s->stride * TILES_IN(rows, across, PRODUCT_VECTORS);
                 ahead = job->want_weight ? next_input(job, n, next, y, turns) : (Ahead){};
                 input_gradient(job, n, y, rows, gradient, gradient_width, stats, scratch[thread][PARTIAL].data, &first,
                                &ahead);
@@ -190,7 +190,7 @@ static int conv_backward(const Shape *s, const Source *gradient, const Source *s
                                 (s->inputs * s->in_plane + s->outputs * s->out_plane) / LANES);
     pthread_mutex_lock(&pool.busy);
     int failed = reserve(workers, GRADIENT_BAND, (size_t)(s->out_band * s->outputs)) ||
-                 reserve(workers, PARTIAL, (size_t)(s->inputs * TILE_VECTORS * LANES)) ||
+                 reserve(workers, PARTIAL, (size_t)(s->inputs * PRODUCT_VECTORS * LANES)) ||
                  reserve(chunks, SUMS, (size_t)((s->active + s->outputs) * LANES)) ||
                  (job.want_weight && reserve(workers, BAND, (size_t)(s->in_band * s->inputs)));
     if (!failed) {

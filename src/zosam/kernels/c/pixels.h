@@ -62,10 +62,10 @@ typedef void (*PixelTile)(const float *, int64_t, const Index *, const Sink *, i
         pixel_tile(TR, TC, SI, b, br, a, k, at, p, r, n);                                                          \
     }
 #define MAKE_PIXEL(i, TR, TC) PIXEL(TR, TC, 1) PIXEL(TR, TC, 2)
-TILES(MAKE_PIXEL)
+PRODUCT_TILES(MAKE_PIXEL)
 #define PIXEL1(i, TR, TC) pixel_##TR##TC##1,
 #define PIXEL2(i, TR, TC) pixel_##TR##TC##2,
-static const PixelTile pixels[2][TILE_SHAPES] = {{TILES(PIXEL1)}, {TILES(PIXEL2)}};
+static const PixelTile pixels[2][8] = {{PRODUCT_TILES(PIXEL1)}, {PRODUCT_TILES(PIXEL2)}};
 
 typedef struct {
     const PixelShape *shape;
@@ -85,7 +85,7 @@ static void pixel_part(void *argument, int thread, int64_t chunk, int64_t chunks
             fill_pixels(s, job->source, n, y * s->stride - s->pad, y ? overlap : 0, (rows - 1) * s->stride + s->kernel,
                         s->rows * s->stride, line, band);
             const PixelTile *table = pixels[s->stride - 1];
-            EACH_TILE(rows, s->out_row / LANES, {
+            EACH_TILE(product_shapes, rows, s->out_row / LANES, {
                 table[tile](band + r * s->stride * s->band_row + xx * LANES, s->band_row, job->index, job->sink,
                             n * s->outputs * s->out_plane + (y + r) * s->out_row + xx * LANES, s->out_plane, s->out_row,
                             s->outputs);

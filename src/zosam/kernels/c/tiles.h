@@ -33,6 +33,7 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
     }
     for (int64_t c = 0; c < channels; c++, at += plane) {
         V acc[16], s0, s1;
+        fetch(ahead); /* before there is anything in registers: a call keeps none of them */
         V bias = splat(or_zero(k->bias, c));
         const float *sum = partial + c * TR * TC * LANES;
         UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = a->groups == 1 ? bias : load(sum + q * LANES);
@@ -41,17 +42,19 @@ ALWAYS void product_tile(const int TR, const int TC, const int SI, const int SO,
             V w = splat(a->value[i]);
             EACH_VECTOR(p, from, SI * band_row, SI * LANES, { acc[q] += w * load(p); })
         }
-        fetch(ahead);
         if (k->add) EACH_OF(k->add + ahead->hop, { __builtin_prefetch(p, 0, 2); })
         if (k->with) EACH_OF(k->with + ahead->hop, { __builtin_prefetch(p, 0, 2); })
         if (k->add) EACH_OF(k->add, { acc[q] += load(p); })
         if (k->gate) {
             V gs = splat(or_one(k->gs, c)), gc = splat(or_zero(k->gc, c)), gb = splat(or_zero(k->gb, c));
             if (k->activation > RELU) {
+                V bent[16]; /* in memory, since this loop counts; the sums themselves stay in registers */
+                UNROLL for (int q = 0; q < TR * TC; q++) bent[q] = acc[q];
                 for (int q = 0; q < TR * TC; q++) {
                     const float *gate = k->gate + at + (q / TC) * row + (q % TC) * SO * LANES;
-                    acc[q] *= slope(k->activation, (load(gate) - gc) * gs + gb);
+                    bent[q] *= slope(k->activation, (load(gate) - gc) * gs + gb);
                 }
+                UNROLL for (int q = 0; q < TR * TC; q++) acc[q] = bent[q];
             } else {
                 EACH_OF(k->gate, { acc[q] = where_positive(acc[q], (load(p) - gc) * gs + gb); })
             }
@@ -118,23 +121,28 @@ ALWAYS void weight_tile(const int TR, const int TC, const int SI, const float *b
     }
 }
 
-/* Tiles by shape: as wide as possible, the narrow ones taller, and one row of each for what is left.  AVX-512 has registers
- * for tiles twice as large. */
+/* Tiles by shape: as wide as possible, the narrow ones taller, and one row of each for what is left.  Those of products
+ * have eight sums, as many as hide the latency of a multiply-add; what a larger one reads of a layer no longer fits the L1
+ * cache.  Those of weights read and write a sum per weight; where AVX-512 has the registers they are twice as large. */
+#define PRODUCT_TILES(X) X(0, 2, 4) X(1, 1, 4) X(2, 4, 2) X(3, 1, 2) X(4, 8, 1) X(5, 1, 1)
+#define PRODUCT_VECTORS 8
 #if defined(__AVX512F__) && LANES == WIDTH
-#define TILES(X) X(0, 2, 8) X(1, 1, 8) X(2, 2, 4) X(3, 1, 4) X(4, 4, 2) X(5, 1, 2) X(6, 8, 1) X(7, 1, 1)
-#define TILE_SHAPES 8
-#define TILE_VECTORS 16
+#define WEIGHT_TILES(X) X(0, 2, 8) X(1, 1, 8) X(2, 2, 4) X(3, 1, 4) X(4, 4, 2) X(5, 1, 2) X(6, 8, 1) X(7, 1, 1)
+#define WEIGHT_VECTORS 16
 #else
-#define TILES(X) X(0, 2, 4) X(1, 1, 4) X(2, 4, 2) X(3, 1, 2) X(4, 8, 1) X(5, 1, 1)
-#define TILE_SHAPES 6
-#define TILE_VECTORS 8
+#define WEIGHT_TILES PRODUCT_TILES
+#define WEIGHT_VECTORS 8
 #endif
 #define TILE_HIGH(i, TR, TC) TR,
 #define TILE_WIDE(i, TR, TC) TC,
-static const int tile_rows[] = {TILES(TILE_HIGH)}, tile_columns[] = {TILES(TILE_WIDE)};
+typedef struct {
+    int rows[8], columns[8];
+} TileShapes;
+static const TileShapes product_shapes = {{PRODUCT_TILES(TILE_HIGH)}, {PRODUCT_TILES(TILE_WIDE)}};
+static const TileShapes weight_shapes = {{WEIGHT_TILES(TILE_HIGH)}, {WEIGHT_TILES(TILE_WIDE)}};
 
 /* How many tiles there are, if all are large. */
-#define TILES_IN(rows, columns) ((rows) * (columns) / TILE_VECTORS)
+#define TILES_IN(rows, columns, vectors) ((rows) * (columns) / (vectors))
 
 typedef void (*ProductTile)(const float *, int64_t, const Index *, const Sink *, float *, float *, int64_t, int64_t,
                             int64_t, int64_t, int, Ahead *);
@@ -152,27 +160,29 @@ typedef void (*WeightTile)(const float *, int64_t, const Index *, const float *,
                                     int64_t gr, int64_t n, float *s, Ahead *ahead) {                          \
         weight_tile(TR, TC, SI, b, br, a, g, gp, gr, n, s, ahead);                                            \
     }
-#define MAKE(i, TR, TC) PRODUCT(TR, TC, 1, 1) PRODUCT(TR, TC, 2, 1) PRODUCT(TR, TC, 1, 2) WEIGHT(TR, TC, 1) WEIGHT(TR, TC, 2)
-TILES(MAKE)
+#define MAKE_PRODUCT(i, TR, TC) PRODUCT(TR, TC, 1, 1) PRODUCT(TR, TC, 2, 1) PRODUCT(TR, TC, 1, 2)
+#define MAKE_WEIGHT(i, TR, TC) WEIGHT(TR, TC, 1) WEIGHT(TR, TC, 2)
+PRODUCT_TILES(MAKE_PRODUCT)
+WEIGHT_TILES(MAKE_WEIGHT)
 #define ROW11(i, TR, TC) product_##TR##TC##11,
 #define ROW21(i, TR, TC) product_##TR##TC##21,
 #define ROW12(i, TR, TC) product_##TR##TC##12,
 #define ROW1(i, TR, TC) weight_##TR##TC##1,
 #define ROW2(i, TR, TC) weight_##TR##TC##2,
-static const ProductTile products[3][TILE_SHAPES] = {{TILES(ROW11)}, {TILES(ROW21)}, {TILES(ROW12)}};
-static const WeightTile weights[2][TILE_SHAPES] = {{TILES(ROW1)}, {TILES(ROW2)}};
+static const ProductTile products[3][8] = {{PRODUCT_TILES(ROW11)}, {PRODUCT_TILES(ROW21)}, {PRODUCT_TILES(ROW12)}};
+static const WeightTile weights[2][8] = {{WEIGHT_TILES(ROW1)}, {WEIGHT_TILES(ROW2)}};
 
 /* Cuts rows x columns into tiles and runs BODY with (r, x, tile). */
-#define EACH_TILE(rows, columns, BODY)                                                        \
-    for (int64_t x = 0, wide; x < (columns); x += wide) {                                     \
-        int64_t left_ = (columns) - x;                                                        \
+#define EACH_TILE(shapes, high_, columns_, BODY)                                              \
+    for (int64_t x = 0, wide; x < (columns_); x += wide) {                                    \
+        int64_t left_ = (columns_) - x;                                                       \
         int kind = 0;                                                                         \
-        while (tile_columns[kind] > left_) kind += 2;                                         \
-        int64_t step = tile_columns[kind];                                                    \
+        while ((shapes).columns[kind] > left_) kind += 2;                                     \
+        int64_t step = (shapes).columns[kind];                                                \
         wide = left_ / step * step;                                                           \
-        for (int64_t r = 0; r < (rows);) {                                                    \
-            int tile = (rows) - r >= tile_rows[kind] ? kind : kind + 1;                       \
+        for (int64_t r = 0; r < (high_);) {                                                   \
+            int tile = (high_) - r >= (shapes).rows[kind] ? kind : kind + 1;                  \
             for (int64_t xx = x; xx < x + wide; xx += step) { BODY }                          \
-            r += tile_rows[tile];                                                             \
+            r += (shapes).rows[tile];                                                         \
         }                                                                                     \
     }
