@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from zosam.kernels import accelerate, execute, report
+from zosam.kernels import accelerate, build, execute, report
 from zosam.lab.models import digits_net
 from zosam.lab.models.resnet_cifar import CifarResNet
 
@@ -49,6 +49,7 @@ def test_convolution(
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
     monkeypatch.setattr("zosam.kernels.operations.index.BAND_BYTES", band)
+    monkeypatch.setattr(execute, "FEW", 0)
     pad = min(shift, kernel - 1)
     if min(height, width) + 2 * pad < kernel:
         return
@@ -61,7 +62,10 @@ def test_convolution(
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("size", [(32, 32), (9, 7)])
-def test_whole_networks(always: None, masks: Any, batch: int, size: tuple[int, int]) -> None:
+def test_whole_networks(
+    always: None, masks: Any, monkeypatch: pytest.MonkeyPatch, batch: int, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(execute, "FEW", 0)
     torch.manual_seed(0)
     model = CifarResNet(8, 8, 10, zero_pad=True).eval()
     for norm in model.modules():
@@ -90,4 +94,18 @@ def test_with_a_graph_or_batch_statistics_pictures_lie_innermost(always: None, m
         assert not pixel_programs(model)
         model.eval()(x)
     assert pixel_programs(model)
-    assert execute.FEW > 1
+
+
+@pytest.mark.parametrize(
+    ("quarters", "sixteenths", "expected"), [(8, 7, True), (8, 10, False), (3, 5, True), (3, 8, False)]
+)
+def test_vectors_hold_what_fills_them(always: None, masks: Any, quarters: int, sixteenths: int, expected: bool) -> None:
+    """Rows of two vectors of pixels are full, three quarters of a vector are not: pictures must fill half as much."""
+    lib = build.load()
+    assert lib is not None
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1)).eval()
+    x = torch.randn(sixteenths * lib.lanes // 16, 3, 5, quarters * lib.lanes // 4)
+    accelerate(model, masks(model, 0.9), x)
+    with torch.no_grad():
+        model(x)
+    assert bool(pixel_programs(model)) == expected

@@ -115,7 +115,8 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     layers, lib = kernels.layers, kernels.lib
     convs = [op for op in program.ops if isinstance(op, Conv)]
     kernels.dense = set()
-    if backward or not kernels.few(images):
+    pixels = not backward and kernels.few(images, program)
+    if not pixels:
         for number, op in enumerate(convs, 1):
             if clearly_sparse(op.geometry, layers.density(op.module), images, lib.lanes):
                 continue
@@ -126,7 +127,8 @@ def _settle_region(switch: Switch, inputs: tuple[Tensor, ...], backward: bool, w
     shape = "|".join(f"{op.geometry}{bucket(layers.density(op.module))}" for op in convs)
     steps = " ".join(step.kind for step in kernels.region.steps)
     inputs = tuple(x.detach()[:FEW_IMAGES] for x in inputs)
-    name = key("region", f"{lib.path.name} {shape} {steps}{'' if backward else ' forward'}", images)
+    way = "" if backward else " forward, pixels" if pixels else " forward"
+    name = key("region", f"{lib.path.name} {shape} {steps}{way}", images)
     _show(f"measuring {which}, all of it")
     parameters = [p for p in switch.plain.parameters() if p.requires_grad]
     switch.ratio = remember(name, lambda: _ratio(switch.plain, kernels, inputs, parameters, backward))

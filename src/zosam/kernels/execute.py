@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections import OrderedDict
@@ -16,14 +17,16 @@ from zosam.optim.vector import masks_by_weight
 from .build import NotFinite
 from .lower import Run, Script, Writer
 from .memory import Memory
+from .operations.convolution import Conv
 from .operations.edges import RANKS, as_given, as_image, no_view
+from .operations.index import pixel_row
 from .operations.norms import uses_running_statistics
 from .plan import Adjoint, Forward, Planner
 from .regions import Layers, Region
 
 LAST = torch.channels_last
 KEPT_SIZES = 4
-FEW = 1.5  # where vectors of pictures would be emptier than this, they hold pixels
+FEW = 2.0  # vectors hold pixels where they are so many times as full as with pictures: they are read at any address
 
 
 class Unsupported(Exception):
@@ -71,7 +74,7 @@ class Program:
         self.images = inputs[0].shape[0]
         self.forward = owner.planned(inputs)
         self.adjoint = None if wanted is None else Adjoint(self.forward, wanted).build()
-        self.pixels = wanted is None and owner.few(self.images)
+        self.pixels = wanted is None and owner.few(self.images, self.forward)
         self.free: list[Lease] = []
 
 
@@ -89,10 +92,16 @@ class KernelRegion:
         self.warned = False
         self.programs: OrderedDict[Any, Program] = OrderedDict()
 
-    def few(self, images: int) -> bool:
-        """Whether vectors of pixels are fuller than vectors of pictures would be; forward only."""
-        full = -(-images // self.lib.lanes) * self.lib.lanes
-        return self.fits_pixels and FEW * images <= full and all(map(uses_running_statistics, self.norms))
+    def few(self, images: int, program: Forward) -> bool:
+        """Whether vectors of pixels are that much fuller than vectors of pictures would be; forward only."""
+        if not self.fits_pixels or not all(map(uses_running_statistics, self.norms)):
+            return False
+        lanes = self.lib.lanes
+        rows = [(op.geometry, self.layers.density(op.module)) for op in program.ops if isinstance(op, Conv)]
+        work = [(density * math.prod(g.weight) * g.out_height, g.out_width) for g, density in rows]
+        pixels = sum(each * width for each, width in work)
+        room = sum(each * pixel_row(width, lanes) for each, width in work)
+        return pixels * (-(-images // lanes) * lanes) >= FEW * images * room
 
     def last(self, inputs: Sequence[Tensor]) -> bool:
         """Whether outputs leave with the channels of a pixel side by side: as they come, or the first weight lies."""
