@@ -97,7 +97,7 @@ def test_with_a_graph_or_batch_statistics_pictures_lie_innermost(always: None, m
 
 
 @pytest.mark.parametrize(
-    ("quarters", "sixteenths", "expected"), [(8, 7, True), (8, 10, False), (3, 5, True), (3, 8, False)]
+    ("quarters", "sixteenths", "expected"), [(8, 7, True), (8, 12, False), (3, 5, True), (3, 8, False)]
 )
 def test_vectors_hold_what_fills_them(always: None, masks: Any, quarters: int, sixteenths: int, expected: bool) -> None:
     """Rows of two vectors of pixels are full, three quarters of a vector are not: pictures must fill half as much."""
