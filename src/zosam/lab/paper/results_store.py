@@ -111,7 +111,7 @@ def add_lines(path: Path, lines: Mapping[str, str]) -> int:
 
 def _texts(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        return file.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} holds no lines of results ({error})") from None
 
