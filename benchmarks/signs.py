@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from zosam import ZOSAM
 from zosam.files import write_json
 from zosam.lab.assemble import load_data
+from zosam.lab.device import CPU, placed
 from zosam.lab.precision import Precision
 from zosam.lab.record import made_with
 from zosam.lab.run import Run, run
@@ -51,7 +52,7 @@ def batches(what: Run, data_dir: str | None) -> Iterator[tuple[Tensor, Tensor]]:
 def trained(what: Run, data_dir: str | None, root: Path = Path("runs")) -> tuple[nn.Module, ZOSAM]:
     """The network of a run, and an optimizer that knows its masks."""
     record = run(what, root, data_dir=data_dir)
-    model = record.load().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = placed(record.load(), CPU)
     optimizer = ZOSAM(torch.optim.SGD(model.parameters(), lr=what.lr), RHO, seed=what.seed)
     for name, mask in record.masks().items():
         set_mask(model.get_parameter(name), mask)

@@ -27,7 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zosam.lab import models
+from zosam.lab.device import CPU, placed
 from zosam.lab.measure.throughput import beside
+from zosam.layouts import bears_channels_last
 from zosam.optim import (
     ASAM,
     ESAM,
@@ -90,8 +92,9 @@ PEERS = {
 def problem(model_name: str, batch: int) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     side = 32
-    model = models.build(model_name, 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x = torch.randn(batch, 3, side, side).to(memory_format=torch.channels_last)
+    model, x = placed(models.build(model_name, 10), CPU), torch.randn(batch, 3, side, side)
+    if bears_channels_last(model):
+        x = x.to(memory_format=torch.channels_last)
     return model, x, torch.randint(0, 10, (batch,))
 
 

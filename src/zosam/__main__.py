@@ -13,6 +13,8 @@ def main() -> None:
         sys.exit(f"zosam: the command needs {', '.join(missing)}, not installed here: pip install 'zosam[lab]'")
     from zosam.lab.cli import main
 
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # where it has no θ, there is a ?
     try:
         try:
             main()

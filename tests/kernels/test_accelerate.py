@@ -436,18 +436,27 @@ class Layouts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("delicate", [nn.Conv2d(6, 10, 1, 2), nn.Conv2d(6, 6, 3, padding=2, dilation=2)])
+@pytest.mark.parametrize(
+    "delicate",
+    [
+        [nn.Conv2d(6, 10, 1, 2)],
+        [nn.Conv2d(6, 6, 3, padding=2, dilation=2)],
+        [nn.Conv2d(6, 8, 1), nn.ReLU(), nn.Conv2d(8, 16, 1, 2)],
+        [nn.Conv2d(6, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=2, dilation=2)],
+    ],
+)
 @pytest.mark.parametrize("dense", [False, True])
 def test_torch_is_handed_the_layout_that_the_user_gave(
-    always: None, masks: Any, monkeypatch: pytest.MonkeyPatch, delicate: nn.Conv2d, dense: bool
+    always: None, masks: Any, monkeypatch: pytest.MonkeyPatch, delicate: list[nn.Module], dense: bool
 ) -> None:
-    """Some convolutions write past their memory in channels_last: 1 x 1 with stride 2 and odd channels; dilated."""
+    """Some convolutions write past their memory in channels_last: 1 x 1 with stride 2 and few channels; dilated."""
     if dense:  # layers that torch computes inside a region
         monkeypatch.setattr(choose, "remember", lambda key, measure: 0.5 if " layer " in key else 2.0)
     torch.manual_seed(0)
     first = [nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 1, 2)]
-    model = nn.Sequential(*first, nn.Tanh(), delicate, nn.Tanh(), nn.Conv2d(delicate.out_channels, 6, 3), nn.ReLU())
+    model = nn.Sequential(*first, nn.Tanh(), *delicate, nn.Tanh(), nn.LazyConv2d(6, 3), nn.ReLU())
     x = torch.randn(9, 3, 16, 16, requires_grad=True)
+    model(x)
     sparse = masks(model, 0.5)
     with Layouts() as seen:
         accelerate(model, sparse, x)

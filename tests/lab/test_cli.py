@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -254,6 +255,16 @@ def test_who_reads_what_is_printed_may_go(word):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.wait()
+
+
+@pytest.mark.parametrize("word", ["list", "--help"])
+def test_a_system_whose_text_is_not_utf8(word):
+    """Such as Windows, where what is piped is in the letters of one country."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "zosam", word]
+    done = subprocess.run(command, env=os.environ | plain, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"sam" in done.stdout
 
 
 def test_help_and_version_do_not_wait_for_torch(monkeypatch, capsys):

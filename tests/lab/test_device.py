@@ -180,6 +180,17 @@ class Layouts(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class ByHand(nn.Module):
+    """A convolution that only its forward knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, 6, 1, 1))
+
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.weight, stride=2)
+
+
 def network(*convolutions):
     return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), *convolutions, nn.Flatten(), nn.LazyLinear(10))
 
@@ -191,7 +202,11 @@ def network(*convolutions):
         (nn.Conv2d(6, 10, 3, dilation=2), False),
         (nn.Conv2d(6, 10, 3, stride=2), True),
         (nn.Conv2d(6, 10, 1), True),
-        (nn.Sequential(nn.Conv2d(6, 8, 3), nn.Conv2d(8, 16, 1, stride=2)), True),
+        (nn.Sequential(nn.Conv2d(6, 8, 3), nn.Conv2d(8, 16, 1, stride=2)), False),
+        (nn.Sequential(nn.Conv2d(6, 16, 3), nn.Conv2d(16, 10, 1, stride=2)), True),
+        (ByHand(), False),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 10, 3)), True),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(6, 10, 1, stride=2)), False),
     ],
 )
 def test_convolutions_that_crash_in_channels_last_are_not_given_it(convolution, bears, monkeypatch):

@@ -52,6 +52,8 @@ def test_loading_leaves_the_callers_random_stream_alone(folder):
         ("status", None),
         ("run", []),
         ("made_with", "me"),
+        ("made_with", {"kernels": -1}),
+        ("made_with", {"cpu": ["AMD"]}),
         ("classes", 0),
         ("classes", 1 << 40),
         ("classes", True),

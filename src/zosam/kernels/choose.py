@@ -289,7 +289,7 @@ def written_down() -> Iterator[None]:
 
 def _read() -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found = json.loads((cache_folder() / "choices.json").read_text())
+        found = json.loads((cache_folder() / "choices.json").read_bytes())
         _known.update({k: v for k, v in found.items() if k not in _known})
 
 

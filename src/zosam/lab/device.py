@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from zosam.layouts import bears_channels_last
 from zosam.machine import cpu_name
 
 CPU = torch.device("cpu")
@@ -92,20 +93,6 @@ def placed(model: M, device: torch.device) -> M:
     if device.type == "mps" or not bears_channels_last(model):
         return model.to(device)
     return model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def bears_channels_last(model: nn.Module) -> bool:
-    """Whether all convolutions of a network may be given channels_last.
-
-    On the CPU torch's backward of some writes past its memory there: of 1 x 1 ones with a stride whose channels are no
-    multiples of 8, and of dilated ones. What is laid out otherwise anywhere before them would reach them too.
-    """
-    convolutions = (m for m in model.modules() if isinstance(m, nn.Conv2d))
-    return not any(
-        max(map(int, m.dilation)) > 1
-        or (set(m.kernel_size) == {1} and max(m.stride) > 1 and (m.in_channels % 8 or m.out_channels % 8))
-        for m in convolutions
-    )
 
 
 def about(device: torch.device) -> dict[str, Any]:

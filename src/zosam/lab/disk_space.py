@@ -16,7 +16,8 @@ def check_room(folder: Path, size: int, count: int) -> None:
     try:
         for aside in asides:
             with aside.open("wb") as file:
-                _reserve(file.fileno(), max(size, 1))
+                if not _reserved(file.fileno(), max(size, 1)) and shutil.disk_usage(folder).free < size * count:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise not_written(f"{folder}: {count} checkpoints of {size:,} bytes", error) from error
     finally:
@@ -24,12 +25,12 @@ def check_room(folder: Path, size: int, count: int) -> None:
             aside.unlink(missing_ok=True)
 
 
-def _reserve(file: int, size: int) -> None:
-    """Take the blocks; quotas and limits count, as they do when it is written."""
+def _reserved(file: int, size: int) -> bool:
+    """Take the blocks; quotas and limits count, as they do when it is written. False where nothing can be reserved."""
     try:
         os.posix_fallocate(file, 0, size)
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
             raise
-        if shutil.disk_usage(file).free < size:  # nothing can be reserved here: believe what the system says
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        return False
+    return True

@@ -78,7 +78,7 @@ def is_held(folder: Path) -> bool:
         (folder / LOCK, FileLock(folder / LOCK, fallback_to_soft=False)),
         (folder / MARKER, SoftFileLock(folder / MARKER)),
     )
-    return any(file.exists() and _in_other_hands(lock) for file, lock in kinds)
+    return any(os.path.exists(file) and _in_other_hands(lock) for file, lock in kinds)
 
 
 def _in_other_hands(lock: BaseFileLock) -> bool:

@@ -40,7 +40,7 @@ class StepLines:
         self.path = path / "steps.csv"
         kept = _lines_until(self.path, done) if done else []
         files.write(self.path, "".join([_text([COLUMNS]), *kept]).encode())
-        self.file = self.path.open("a", newline="")
+        self.file = self.path.open("a", encoding="utf-8", newline="")
 
     def write(self, kind: Kind, figures: Figures) -> None:
         if kind == "steps":
@@ -133,7 +133,7 @@ def write_epochs(path: Path, epochs: Sequence[Figures]) -> None:
 def _lines_until(file: Path, done: int) -> list[str]:
     """The whole lines of steps.csv that are not after step `done`."""
     try:
-        lines = file.read_text().splitlines(keepends=True)[1:]
+        lines = file.read_text("utf-8").splitlines(keepends=True)[1:]
     except (FileNotFoundError, UnicodeDecodeError):
         return []
     steps = [(line, line.partition(",")[0]) for line in lines if line.endswith("\n")]

@@ -103,12 +103,18 @@ def what_is_wrong(content: Mapping[str, Any]) -> list[str]:
     """The entries of a record, or of a line of results, that others rely on and that cannot be right."""
     fits = {
         "run": isinstance(content.get("run"), dict),
-        "made_with": isinstance(content.get("made_with"), dict),
+        "made_with": _is_made_with(content.get("made_with")),
         "classes": type(content.get("classes")) is int and 0 < content["classes"] <= MOST_CLASSES,
         "epochs": content.get("epochs") != [] and are_epochs(content.get("epochs")),
         "checksums": isinstance(content.get("checksums", {}), dict),
     }
     return [name for name, right in fits.items() if not right]
+
+
+def _is_made_with(value: Any) -> bool:
+    """Whether it tells versions and hardware in words and whole numbers, and the kernels by name."""
+    told = isinstance(value, dict) and all(isinstance(v, (str, int)) for v in value.values())
+    return told and isinstance(value.get("kernels", ""), str)
 
 
 def _digest(content: dict[str, Any]) -> str:

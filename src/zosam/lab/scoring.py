@@ -27,7 +27,8 @@ def scoring_loss(model: nn.Module, source: Data, method: Any) -> Callable[[], Te
 def balanced(source: Data, per_class: int, ranks: Ranks) -> tuple[Tensor, Tensor, int]:
     """The first pictures of each class, in the order of the first epoch, and how many they are.
 
-    Ranks choose those that one process would choose; each gets the ones that it holds.
+    Ranks choose those that one process would choose; each gets the ones that it holds. Where labels are mixed, it is
+    the first batch.
     """
     pictures, labels, total = [], [], 0
     left = [per_class] * source.classes

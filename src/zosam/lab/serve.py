@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from zosam.kernels import accelerate, accelerate_at_first_batch, report, restore
 from zosam.kernels.trace import Example
-from zosam.lab.device import bears_channels_last
+from zosam.layouts import bears_channels_last
 from zosam.sparse.save import export, load_compressed, read_tensors
 
 

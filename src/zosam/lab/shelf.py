@@ -57,8 +57,15 @@ def look(root: Path) -> Iterator[Found]:
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}")
     for path in [root, *sorted(root.iterdir())]:
-        if (path / "run.json").is_file() or (path / "record.json").is_file():
+        if _is_run(path):
             yield _found(path)
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "run.json").is_file() or (path / "record.json").is_file()
+    except PermissionError:  # it may be one
+        return True
 
 
 def _found(path: Path) -> Found:

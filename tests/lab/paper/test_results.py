@@ -57,6 +57,13 @@ def test_the_report_answers_as_the_command_does(tmp_path):
         assert all(block["on"].startswith("AMD EPYC") for block in one["blocks"])
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "{"])
+def test_a_figure_that_is_none_is_named(content, tmp_path):
+    (tmp_path / "tiny-masks.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tiny-masks\.json cannot be read as a JSON object"):
+        contents(Book.open(tmp_path), tmp_path, tier="tiny")
+
+
 def test_runs_are_chosen_by_a_pattern(tmp_path):
     files = sorted(RESULTS.glob("*.jsonl"))
     if not files:

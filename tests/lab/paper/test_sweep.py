@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from zosam.lab.paper.cost import Costs
 from zosam.lab.paper.results_store import Book, add_lines, line
 from zosam.lab.paper.sweep import missing, part, seconds, sweep, with_seeds
 from zosam.lab.run import Run, run
+from zosam.lab.shelf import look
 from zosam.lab.where import Where
 
 SMALL = Run(model="digits_net:width=4", optimizer="sgd", method="random", epochs=1, batch_size=256)
@@ -121,6 +124,26 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_others(tmp_path):
     outcome = sweep(RUNS, Book.open(tmp_path))
     assert outcome.trained == RUNS[1:]
     assert "could not be written" in outcome.failed[RUNS[0]]
+
+
+def test_nor_does_one_that_nobody_may_look_into(tmp_path, monkeypatch):
+    """Another user's, in a folder that several share."""
+    folder, stat = str(tmp_path / RUNS[0].folder), os.stat
+
+    def refused(path, *args, **settings):
+        if str(path).startswith(f"{folder}{os.sep}"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **settings)
+
+    os.mkdir(folder)
+    monkeypatch.setattr(os, "stat", refused)
+    outcome = sweep(RUNS, Book.open(tmp_path))
+    assert outcome.trained == RUNS[1:]
+    assert "Permission denied" in outcome.failed[RUNS[0]]
+    assert [(run.status, run.why) for run in look(tmp_path)].count(("finished", "")) == 2
+    (closed,) = [run for run in look(tmp_path) if run.status == "damaged"]
+    assert closed.path == tmp_path / RUNS[0].folder
+    assert "Permission denied" in closed.why
 
 
 def test_the_budget_holds(tmp_path):

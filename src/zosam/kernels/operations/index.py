@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from zosam.layouts import convolution_bears_it
+
 from ..build import structure
 
 Ints = NDArray[np.int64]
@@ -75,11 +77,10 @@ class Geometry:
 
 
 def layout_for(g: Geometry) -> torch.memory_format:
-    """The layout for torch's own convolution: channels_last, save for odd channel counts.
-
-    There the weight gradient of torch 2.13 (oneDNN, 1 x 1, stride 2, 6 -> 10 channels) writes past its memory.
-    """
-    return torch.channels_last if g.inputs % 8 == 0 == g.outputs % 8 and g.groups == 1 else torch.contiguous_format
+    """The layout for torch's own convolution: channels_last, save for odd channel counts and what does not bear it."""
+    even = g.inputs % 8 == 0 == g.outputs % 8 and g.groups == 1
+    last = even and convolution_bears_it(g.inputs, g.kernel, (g.stride,), (g.dilation,))
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def plane(height: int, width: int, lanes: int) -> int:

@@ -72,5 +72,5 @@ def usage() -> str:
 def _first_line(place: str) -> str:
     module, _, function = place.partition(":")
     file = Path(__file__).parents[1] / f"{module.replace('.', '/')}.py"
-    found = next(n for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef) and n.name == function)
+    found = next(n for n in ast.parse(file.read_bytes()).body if isinstance(n, ast.FunctionDef) and n.name == function)
     return (ast.get_docstring(found) or "").partition("\n")[0]

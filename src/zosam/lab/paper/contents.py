@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zosam import files
 from zosam.lab.measure.estimate import difference
 from zosam.lab.paper import recipes
 from zosam.lab.paper.evidence import TUNING, Question, question
@@ -142,7 +142,7 @@ def _drawings(folder: Path, tiers: list[str], book: Book) -> list[dict[str, Any]
     found = []
     for tier in tiers:
         for file in sorted(folder.glob(f"{tier}-*.json")):
-            drawing = json.loads(file.read_text())
+            drawing = files.read_json(file)
             name = _declared(str(drawing.get("name", "")))
             if name is not None:
                 figure = load_figure(name, tier)

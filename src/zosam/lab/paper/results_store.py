@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class Book:
         for file in sorted(self.root.glob("*/record.json")):
             try:
                 record = finished(file.parent)
-            except ValueError:  # begun, or damaged
+            except (ValueError, OSError):  # begun, damaged or not ours to look into
                 continue
             notes = [note.stem for note in file.parent.glob("*.json") if note.stem not in OWN_FILES]
             found[record.run.key] = json.loads(line(record, notes))
@@ -52,23 +53,25 @@ class Book:
 
     def get(self, run: Run) -> Record | None:
         """The record of `run`, if it is finished."""
-        path = self.root / run.folder
-        if (path / "record.json").exists():
-            try:
-                return finished(path, run)
-            except ValueError:  # begun, or damaged: `run` will see to it
-                pass
-        entry = self.lines.get(run.key)
-        return None if entry is None else Record(run, path, entry["epochs"], entry["classes"])
+        found, entry = self._of_folder(run), self.lines.get(run.key)
+        if found is not None or entry is None:
+            return found
+        return Record(run, self.root / run.folder, entry["epochs"], entry["classes"])
 
     def holds(self, run: Run) -> bool:
         """Whether the folder of a finished run is there, not a line about it alone."""
-        return (self.root / run.folder / "record.json").exists() and self.get(run) is not None
+        return self._of_folder(run) is not None
+
+    def _of_folder(self, run: Run) -> Record | None:
+        try:
+            return finished(self.root / run.folder, run)
+        except (ValueError, OSError):  # begun, damaged or not ours to look into: `run` will see to it
+            return None
 
     def note(self, run: Run, name: str) -> Any:
         """What was measured of the trained network, such as `corrupted`: its accuracy on CIFAR-10-C. None: nothing."""
         folder = self.root / run.folder
-        if (folder / f"{name}.json").exists():
+        if os.path.exists(folder / f"{name}.json"):  # False where nobody may look
             return _note(folder, name)
         return self.lines.get(run.key, {}).get(name)
 
@@ -108,7 +111,7 @@ def add_lines(path: Path, lines: Mapping[str, str]) -> int:
 
 def _texts(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        return file.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} holds no lines of results ({error})") from None
 
