@@ -29,7 +29,9 @@ ALWAYS V load(const float *p) { return *(const V *)p; }
 ALWAYS void store(float *p, V v) { *(V *)p = v; }
 /* Past the caches: the line is not read from memory before it is written, and pushes out nothing that is needed now. */
 ALWAYS void store_past(float *p, V v) {
-#if defined(__AVX512F__) && LANES == 16
+#if defined(__clang__)
+    __builtin_nontemporal_store(v, (V *)p);
+#elif defined(__AVX512F__) && LANES == 16
     __builtin_ia32_movntps512(p, v);
 #elif defined(__AVX2__) && LANES == 8
     __builtin_ia32_movntps256(p, v);
