@@ -56,12 +56,13 @@ def test_every_method_has_as_many_trials_and_none_is_reported():
 def test_the_best_trial_is_what_arms_are_trained_with():
     book = tuned(best=(2, 1))
     sam = next(grid for grid in grids() if grid.method == "sam")
-    assert sam.best(book) == {"rho": 0.2, "weight_decay": 5e-3}
-    assert sam.at_edge({"rho": 0.2, "weight_decay": 5e-3}) == ["rho"]
-    assert sam.at_edge({"rho": 0.1, "weight_decay": 5e-3}) == []
+    _, middle, rho = sam.axes["rho"]
+    assert sam.best(book) == {"rho": rho, "weight_decay": 5e-3}
+    assert sam.at_edge({"rho": rho, "weight_decay": 5e-3}) == ["rho"]
+    assert sam.at_edge({"rho": middle, "weight_decay": 5e-3}) == []
     arms = {e.label: e.run for e in question("c", book).entries}
-    assert (arms["SAM"].rho, arms["SAM"].weight_decay) == (0.2, 5e-3)
-    assert (arms["SAM, ⅛ batch"].rho, arms["LookSAM (k=5)"].rho) == (0.2, 0.2)
+    assert (arms["SAM"].rho, arms["SAM"].weight_decay) == (rho, 5e-3)
+    assert (arms["SAM, ⅛ batch"].rho, arms["LookSAM (k=5)"].rho) == (rho, rho)
     assert str(arms["SAM, last quarter"].rho) == "late:rho=0.1,start=0.75"
     assert (arms["SGD"].lr, arms["SGD"].weight_decay) == (0.1, 1e-2)
     assert arms["SGD, twice the epochs"] == dataclasses.replace(arms["SGD"], epochs=60)
