@@ -118,6 +118,8 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert [line["batch"] for line in json.loads(out)] == [1, 8]
     code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, "--batches", "1")
     assert re.search(r"batch +kernels, ms +torch, ms .*pictures/s +gain\n +1 ", out)
+    assert "gain: the fastest dense time / that of the kernels" in out
+    assert "torch: the dense network in the faster of its memory layouts" in out
     assert "onnxruntime, ms" in out or "pip install 'zosam[onnx]' onnxruntime" in out
 
 

@@ -135,6 +135,11 @@ def serve_bench(
         times = [f"{line[f'{name}_ms']:.2f}" for name in names]
         rows.append([str(line["batch"]), *times, f"{line['per_second']:,.0f}", f"{line['gain']:.2f}"])
     show_table(console, columns, rows)
+    console.print(
+        "\ngain: the fastest dense time / that of the kernels; below 1, serve it dense. torch: the dense network in the"
+        " faster of its memory layouts; what is said above the table is beside the layout that it has.",
+        style="dim", highlight=False, markup=False, soft_wrap=not console.is_terminal,
+    )  # fmt: skip
     if "onnxruntime" not in names:
         console.print(plain("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime"), highlight=False)
 
