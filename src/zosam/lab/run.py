@@ -21,7 +21,7 @@ from zosam.lab import checkpoints, data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
-from zosam.lab.claim import check_same, claim
+from zosam.lab.claim import check_same, claim, no_run
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
@@ -252,7 +252,8 @@ def run(
         if done is None:
             try:
                 attempt(what, path, how, device, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
-            except BaseException:
+            except BaseException as error:
+                error.add_note(f"network {what.model}, data {what.data}")
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
                     shutil.rmtree(path, ignore_errors=True)
                     with suppress(OSError):  # somebody else may be there by now
@@ -267,7 +268,7 @@ def finished(path: Path, what: Run | None = None) -> Record:
     try:
         content = read_record(path)
     except FileNotFoundError:
-        raise ValueError(f"{path} is not the folder of a run, or has no finished epoch yet") from None
+        raise no_run(path) from None
     if content["status"] != "finished":
         raise ValueError(f"{path} is not finished: train it to the end first")
     if what is None:

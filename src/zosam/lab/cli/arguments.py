@@ -72,8 +72,9 @@ def complaint(error: Exception) -> str | None:
     if theirs:  # code of the user's own
         at = theirs[-1]
         return f"{at.filename}, line {at.lineno}: {type(error).__name__}: {text}"
-    if isinstance(error, RuntimeError) and OURS not in Path(last.filename).parents:  # torch, or a library below it
-        return f"{type(error).__name__}: {text}"
+    if isinstance(error, (RuntimeError, IndexError)) and OURS not in Path(last.filename).parents:  # torch, or below it
+        on = ", ".join(reversed(getattr(error, "__notes__", ())))
+        return f"{on}: {type(error).__name__}: {text}".removeprefix(": ")
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from rich.text import Text
 
+from zosam.lab.claim import no_run
 from zosam.lab.record import read_record
 from zosam.lab.run import Run, run
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
@@ -47,8 +48,7 @@ def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()
         output: In which form to print it; JSON holds every epoch, CSV has a line for each.
     """
     if not (path / "record.json").exists():
-        begun = (path / "run.json").exists()
-        raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
+        raise no_run(path)
     record = read_record(path)
     if not output.is_plain:
         output.write(record["epochs"] if output.csv else [record])
