@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from zosam.lab.measure.convergence import spent
 from zosam.lab.report.finding import duration
 from zosam.lab.shelf import ORDERS, Found, Sort, Status, having, look
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
@@ -53,7 +54,8 @@ def runs(
         if run.why:
             console.print(plain(f"{run.path.name}: {run.why}"), style="red", highlight=False, soft_wrap=True)
     counts = f"{len(found)} of " * (len(found) < len(there)) + f"{len(there)} run{'s' * (len(there) != 1)}"
-    console.print(f"\n{counts}, {duration(sum(run.seconds for run in found))} of training", highlight=False)
+    told = f"{counts}, {duration(sum(run.seconds for run in found))} of training"
+    console.print(f"\n{told}; of the passes a backward counts two", highlight=False, soft_wrap=True)
 
 
 def _cells(run: Found) -> Cells:
@@ -70,7 +72,7 @@ def _cells(run: Found) -> Cells:
         f"{last['epoch']}/{max(run.what.epochs, last['epoch'])}",
         seed,
         duration(run.seconds),
-        f"{last['forward'] + last['backward']:,.0f}",
+        f"{spent([last])[0]:,.0f}",
         f"{last['sparsity']:.2%}",
         changed,
     ]
