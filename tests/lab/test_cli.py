@@ -10,10 +10,12 @@ import sys
 
 import pytest
 
+from zosam.kernels import choose
 from zosam.lab import cli, serve, terminal
 from zosam.lab.data import DATA
 from zosam.lab.models import MODELS
 from zosam.lab.record import read_record
+from zosam.lab.run import finished
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 
@@ -79,6 +81,15 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert "finished" in out
     assert "sam  (not the default)" in out
     assert "90.00%" in out
+    masks = finished(folder).masks()
+    for name, mask in masks.items():
+        assert re.search(rf"^{re.escape(name)} .* {int(mask.sum()):,} +{mask.numel():,} +\d+\.\d%$", out, re.MULTILINE)
+    last = read_record(folder)["epochs"][-1]
+    passes = f"{last['forward'] + 2 * last['backward']:,.0f}"
+    assert f"{passes}, a backward counting two: {last['forward']:,.0f} forward" in out
+    code, out, _ = call(monkeypatch, capsys, "runs", tmp_path)
+    assert f" {passes} " in next(line for line in out.splitlines() if folder.name in line)
+    assert "of the passes a backward counts two" in out
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--json")
     assert json.loads(out)[0]["status"] == "finished"
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--csv")
@@ -121,6 +132,16 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert "gain: the fastest dense time / that of the kernels" in out
     assert "torch: the dense network in the faster of its memory layouts" in out
     assert "onnxruntime, ms" in out or "pip install 'zosam[onnx]' onnxruntime" in out
+
+
+def test_a_training_on_sparse_kernels_says_what_they_gain(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
+    words = ("train", "--out", tmp_path, "--batch-size", 512, "--optimizer", "sgd", "--model", "digits_net:width=16")
+    code, out, _ = call(monkeypatch, capsys, *words, "--epochs", 1, "--accelerate", "--device", "cpu")
+    assert not code
+    said = "9 of 9 sparse layers on the kernels; 2.0 times as fast in training at batch 512"
+    assert re.search(rf"^sparse kernels: {said}.*\nstep 3 ", out, re.MULTILINE)
+    assert f"by --accelerate: {said}" in " ".join(out.split())
 
 
 OWN_DATA = """

@@ -225,6 +225,7 @@ def run(
     on_steps: Callable[[dict[str, Any]], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_test: Tick = nobody,
+    on_kernels: Callable[[str], None] | None = None,
     **where: Any,
 ) -> Record:
     """Train `what` in its folder under `root`: from its last checkpoint if there is one, not at all if it is done.
@@ -241,6 +242,7 @@ def run(
         if getattr(what, name) not in (getattr(Run(), name), 0.0):
             raise ValueError(f"{name}={getattr(what, name)} has no effect, for {why}: leave it out")
     path, how = Path(root) / what.folder, Where.of(where)
+    told = Callbacks(tick, on_steps, on_epoch, on_test, on_kernels)
     fresh = [folder for folder in (path, *path.parents) if not folder.exists()]
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
@@ -251,7 +253,7 @@ def run(
         done = _finished(path, what)
         if done is None:
             try:
-                attempt(what, path, how, device, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
+                attempt(what, path, how, device, told, notice, lock)
             except BaseException as error:
                 error.add_note(f"network {what.model}, data {what.data}")
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
