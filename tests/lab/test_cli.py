@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -329,10 +330,24 @@ finally:
 
 
 def test_every_command_explains_itself(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
     for name in cli.COMMANDS:
         code, out, _ = call(monkeypatch, capsys, *name.split(), "--help")
         assert not code
         assert f"zosam {name}" in out
+        assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("usage:"))
+        assert "None" not in out
+        assert "(default: )" not in out
+
+
+def test_help_is_broken_only_where_a_line_is_full(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
+    for name in cli.COMMANDS:
+        _, out, _ = call(monkeypatch, capsys, *name.split(), "--help")
+        lines = [line.strip() for line in out.splitlines() if line.startswith("  ") and line.strip()]
+        assert lines
+        named = [line.startswith(("-", "[", "PATH", "STR")) for line in lines]
+        assert all(is_named or before for before, is_named in itertools.pairwise(named)), out
 
 
 def test_help_teaches(monkeypatch, capsys):

@@ -92,8 +92,7 @@ class Run:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the passes; weights stay in fp32. ZO-SAM's probes go further away in bf16 and fp16."""
     diagnostics: bool = False
-    """Record for each epoch: length of the perturbation, its cosine with the gradient, losses of the probes, variance
-    of the gradient, and the masks."""
+    """Record for each epoch the perturbation's length and cosine with the gradient, probes, variance and masks."""
     seed: int = 0
     """Seed of initialization, data order, masks and directions."""
 

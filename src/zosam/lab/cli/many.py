@@ -78,7 +78,12 @@ def _cells(run: Found) -> Cells:
     ]
 
 
-def compare(paths: Annotated[tuple[Path, ...], tyro.conf.Positional], output: Printed = Output()) -> None:
+Some = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)")
+]
+
+
+def compare(paths: Some, output: Printed = Output()) -> None:
     """Trainings against the first of them, seed by seed, with 95 % intervals.
 
     Each folder stands for a training under all seeds that lie beside it. A folder of runs stands for all trainings in
