@@ -329,6 +329,12 @@ finally:
         assert len(line.split()) > 4
 
 
+def test_to_look_at_runs_needs_no_library_that_only_makes_data():
+    code = "import sys, zosam.lab.cli.many, zosam.lab.cli.runs; print({'scipy.ndimage', 'sklearn'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_every_command_explains_itself(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for name in cli.COMMANDS:
