@@ -59,7 +59,7 @@ def test_layer_norm_and_gelu(
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
     model = nn.Sequential(Mlp(dim, inside, affine), Mlp(dim, inside), nn.LayerNorm(dim, eps=1e-3))
-    agree(model, masks(model, sparsity, seed), scale * torch.randn(rows, dim) + mean)
+    agree(model, masks(model, sparsity, seed), scale * torch.randn(rows, dim) + mean, slack=8.0)
     assert "4 of 4 layers on the kernels" in report(model)
 
 
