@@ -45,7 +45,7 @@ def test_a_network_of_the_zoo(zoo, network, monkeypatch):
     plain = copy.deepcopy(model)
     accelerate(model, masks, x)
     told = report(model)
-    assert all(f"{n} of {n} layers sparse" in told for n in LAYERS[network]), told
+    assert all(f"{n} of {n} layers on the kernels" in told for n in LAYERS[network]), told
     results = []
     for net in (plain, model):
         torch.manual_seed(1)

@@ -22,8 +22,13 @@ def error(got: Tensor, true: Tensor) -> float:
     return float((got.double() - true).norm())
 
 
-def agree(model: nn.Module, sparse: Any, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> None:
-    """Outputs, gradients and buffers as close to float64 as torch's own float32, within 2x (plus rounding)."""
+def agree(
+    model: nn.Module, sparse: Any, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None, slack: float = 1.0
+) -> None:
+    """Outputs, gradients and buffers as close to float64 as torch's own float32, within 2x (plus rounding).
+
+    `slack` is how many times as far they may be, where sums cancel and little but rounding is left.
+    """
     weigh = torch.linspace(-1, 1, 64, dtype=torch.float64)
     loss = loss or (lambda out: (out * weigh.to(out.dtype)[torch.arange(out.numel()) % 64].view(out.shape)).sum())
     plain, exact = copy.deepcopy(model), copy.deepcopy(model).double()
@@ -45,6 +50,6 @@ def agree(model: nn.Module, sparse: Any, x: Tensor, loss: Callable[[Tensor], Ten
         assert true is not None
         ours, theirs = error(results[2][name], true), error(results[1][name], true)
         room = 4e-7 * (float(true.norm()) + scale * float(true.numel()) ** 0.5)
-        assert ours <= 2 * theirs + room, f"{name}: {ours:.2e}, torch {theirs:.2e}, norm {true.norm():.2e}"
+        assert ours <= slack * (2 * theirs + room), f"{name}: {ours:.2e}, torch {theirs:.2e}, norm {true.norm():.2e}"
         if name in sparse.masks:
             assert not results[2][name][~sparse.masks[name]].any()

@@ -39,7 +39,7 @@ def train(way: str, rank: int = 0, world: int = 1) -> dict[str, Tensor]:
     if world > 1 and "after" in way:
         ddp = DistributedDataParallel(model)
     accelerate(model, sparse, x)
-    assert report(model).count("layers sparse") == 2
+    assert report(model).count("layers on the kernels") == 2
     if world > 1 and "after" not in way:
         ddp = DistributedDataParallel(model)
 

@@ -33,7 +33,7 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 def sparse_way(model: nn.Module) -> bool:
-    return "layers sparse" in report(model)
+    return "layers on the kernels" in report(model)
 
 
 def test_same_parameters_keys_and_outputs(always: None, masks: Any) -> None:
@@ -305,7 +305,7 @@ def test_the_report_says_where_torch_runs_all_of_it(always: None, masks: Any) ->
     without = {part: {t: d if "forward of" in t else None for t, d in r.items()} for part, r in found.items()}
     told = report(accelerate(model, sparse, x, without))
     assert "model: torch runs all of it (training of " in told
-    assert "layers sparse" in told  # in evaluation
+    assert "layers on the kernels" in told  # in evaluation
 
 
 def test_without_kernels_everything_runs_dense_and_says_so(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:

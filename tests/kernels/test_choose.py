@@ -48,7 +48,7 @@ def test_a_region_that_loses_runs_as_before(masks: Any, monkeypatch: pytest.Monk
     expected = net.eval()(x)
     accelerate(net, masks(net, 0.0), x)
     assert torch.equal(net(x), expected)
-    assert "layers sparse" not in report(net)
+    assert "layers on the kernels" not in report(net)
 
 
 def test_a_broken_cache_is_ignored(masks: Any, tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_choice_against_the_kernels_is_kept_too(masks: Any, monkeypatch: pytes
     chosen = choices(accelerate(net, sparse, x))
     assert list(chosen[""].values()) == [None, None]
     monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
-    assert "layers sparse" not in report(accelerate(net, sparse, x, chosen))
+    assert "layers on the kernels" not in report(accelerate(net, sparse, x, chosen))
 
 
 def test_regions_that_choices_do_not_know_are_measured(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = model(), torch.randn(32, 4, 8, 8)
     monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     accelerate(net, masks(net, 0.9), x, {"": {"another to one": None}, "gone": {}})
-    assert "2 of 2 layers sparse" in report(net)
+    assert "2 of 2 layers on the kernels" in report(net)
 
 
 @pytest.mark.parametrize("wrong", [[], {"": []}, {"": {"a to b": 3}}])

@@ -36,7 +36,7 @@ def test_any_convolution(
         return
     model = nn.Sequential(nn.Conv2d(6, 6 * wider, kernel, stride, pad, dilation, groups), nn.Conv2d(6 * wider, 2, 1))
     agree(model, masks(model, sparsity, seed), torch.randn(batch, 6, *size))
-    assert "2 of 2 layers sparse" in report(model)
+    assert "2 of 2 layers on the kernels" in report(model)
     model.eval()
     with torch.no_grad():  # few pictures: pixels innermost
         x = torch.randn(1, 6, *size)
@@ -70,7 +70,7 @@ def test_activations_behind_batch_norm_and_residuals(always: None, masks: Any, a
     model = Net().train(training)
     nn.init.uniform_(model.bn1.weight, 2, 6)  # so that all pieces of the activations are met
     agree(model, masks(model, 0.4), torch.randn(13, 2, 7, 6))
-    assert "3 of 3 layers sparse" in report(model)
+    assert "3 of 3 layers on the kernels" in report(model)
 
 
 @QUICK
@@ -91,7 +91,7 @@ def test_pooling_over_windows(
     between: list[nn.Module] = [nn.BatchNorm2d(5), nn.ReLU()] if behind and batch > 1 else []
     model = nn.Sequential(nn.Conv2d(2, 5, 3, padding=1), *between, pool, nn.Conv2d(5, 2, 1))
     agree(model, masks(model, 0.3, seed), torch.randn(batch, 2, *size))
-    assert "2 of 2 layers sparse" in report(model)
+    assert "2 of 2 layers on the kernels" in report(model)
     model.eval()
     with torch.no_grad():
         x = torch.randn(1, 2, *size)
@@ -133,7 +133,7 @@ def test_skips(always: None, masks: Any, training: bool, batch: int) -> None:
     model = UNet().train(training)
     agree(model, masks(model, 0.4), torch.randn(batch, 2, 8, 6))
     told = report(model)
-    assert "2 of 2 layers sparse" in told
+    assert "2 of 2 layers on the kernels" in told
 
 
 class Dense(nn.Module):
@@ -155,7 +155,7 @@ def test_channels_side_by_side(always: None, masks: Any, batch: int) -> None:
     torch.manual_seed(0)
     model = Dense()
     agree(model, masks(model, 0.3), torch.randn(max(batch, 2), 2, 6, 6))
-    assert "3 of 3 layers sparse" in report(model)
+    assert "3 of 3 layers on the kernels" in report(model)
     model.eval()
     with torch.no_grad():
         x = torch.randn(batch, 2, 6, 6)
@@ -173,7 +173,7 @@ def test_lines(always: None, masks: Any, batch: int, stride: int) -> None:
     model.train(batch > 1)
 
     agree(model, masks(model, 0.5), torch.randn(batch, 3, 33))
-    assert "3 of 3 layers sparse" in report(model)
+    assert "3 of 3 layers on the kernels" in report(model)
 
 
 def drop_nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
@@ -197,7 +197,7 @@ def test_the_same_seed_drops_the_same(always: None, masks: Any, which: str, last
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     exact = copy.deepcopy(model).double()
     accelerate(model, sparse, x)
-    assert "2 of 2 layers sparse" in report(model)
+    assert "2 of 2 layers on the kernels" in report(model)
     results = []
     for net, dtype in ((copy.deepcopy(model), torch.float32), (model, torch.float32)):
         given = x.to(dtype).requires_grad_()
@@ -251,7 +251,7 @@ def test_arguments_that_are_not_given_stay_at_their_defaults(always: None, masks
     sparse = masks(model, 0.4)
     plain = copy.deepcopy(model)
     accelerate(model, sparse, x if alone else {"x": x, "y": y})
-    assert ("2 of 2 layers sparse" if alone else "3 of 3 layers sparse") in report(model)
+    assert ("2 of 2 layers on the kernels" if alone else "3 of 3 layers on the kernels") in report(model)
     for args in ((x,), (x, y), (x, None), (x, y, 3.0), (x, None, 3.0)):
         torch.testing.assert_close(model(*args)["out"], plain(*args)["out"], rtol=1e-4, atol=1e-5)
 
@@ -263,7 +263,7 @@ def test_inputs_by_name(always: None, masks: Any, branches: bool) -> None:
     sparse, example = masks(model, 0.4), {"x": torch.randn(9, 5), "y": torch.randn(9, 3)}
     plain = copy.deepcopy(model)
     accelerate(model, sparse, example)
-    assert ("2 of 2 layers sparse" if branches else "3 of 3 layers sparse") in report(model)
+    assert ("2 of 2 layers on the kernels" if branches else "3 of 3 layers on the kernels") in report(model)
     x, y = example.values()
     calls: list[Any] = [((), example), ((x,), {"y": y}), ((), {"x": x}), ((x,), {}), ((), {**example, "scale": 2.0})]
     for args, kwargs in calls:

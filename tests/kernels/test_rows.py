@@ -32,7 +32,7 @@ def test_linear(
     model = nn.Sequential(nn.Linear(inputs, outputs, bias), nn.ReLU(), nn.Linear(outputs, 3))
     x = torch.randn(rows, 3, inputs) if deep else torch.randn(rows, inputs)
     agree(model, masks(model, sparsity, seed), x)
-    assert "2 of 2 layers sparse" in report(model)
+    assert "2 of 2 layers on the kernels" in report(model)
 
 
 class Mlp(nn.Module):
@@ -59,8 +59,8 @@ def test_layer_norm_and_gelu(
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
     model = nn.Sequential(Mlp(dim, inside, affine), Mlp(dim, inside), nn.LayerNorm(dim, eps=1e-3))
-    agree(model, masks(model, sparsity, seed), scale * torch.randn(rows, dim) + mean)
-    assert "4 of 4 layers sparse" in report(model)
+    agree(model, masks(model, sparsity, seed), scale * torch.randn(rows, dim) + mean, slack=8.0)
+    assert "4 of 4 layers on the kernels" in report(model)
 
 
 @pytest.mark.parametrize("rows", [16, 5], ids=["whole tiles", "filled up"])
@@ -85,8 +85,8 @@ def test_a_transformer_is_one_region_between_two_attentions(always: None, masks:
     model = nn.Sequential(*(Layer(24, 3, 0.0) for _ in range(3)))
     agree(model, masks(model, 0.7), torch.randn(images, 5, 24))
     assert [line.rpartition(": ")[2].partition(" (")[0] for line in report(model).splitlines()] == [
-        "1 of 1 layers sparse", "4 of 4 layers sparse", "4 of 4 layers sparse", "3 of 3 layers sparse"
-    ]  # fmt: skip
+        f"{count} of {count} layers on the kernels" for count in (1, 4, 4, 3)
+    ]
 
 
 def test_gelu_in_numbers(always: None, masks: Any) -> None:
@@ -99,7 +99,7 @@ def test_gelu_in_numbers(always: None, masks: Any) -> None:
             layer.weight.fill_(1.0)
     x = torch.tensor(points)[:, None].requires_grad_()
     accelerate(model, sparse, x.detach())
-    assert "2 of 2 layers sparse" in report(model)
+    assert "2 of 2 layers on the kernels" in report(model)
     out = model(x)
     out.sum().backward()
     assert x.grad is not None
@@ -129,7 +129,7 @@ def test_gelu_where_it_cannot_be_folded(always: None, masks: Any, sparsity: floa
     torch.manual_seed(0)
     model = Branches()
     agree(model, masks(model, sparsity), torch.randn(21, 6))
-    assert "4 of 4 layers sparse" in report(model)
+    assert "4 of 4 layers on the kernels" in report(model)
 
 
 def test_gelu_between_convolutions(always: None, masks: Any) -> None:
@@ -139,7 +139,7 @@ def test_gelu_between_convolutions(always: None, masks: Any) -> None:
         nn.Conv2d(4, 3, 1), nn.GELU(), nn.AdaptiveAvgPool2d(1),
     )  # fmt: skip
     agree(model, masks(model, 0.5), torch.randn(11, 2, 9, 7))
-    assert "3 of 3 layers sparse" in report(model)
+    assert "3 of 3 layers on the kernels" in report(model)
 
 
 def test_what_is_not_understood_stays_with_torch(always: None, masks: Any) -> None:

@@ -28,7 +28,7 @@ def agrees(model: nn.Module, x: Tensor) -> None:
 def test_the_weights_own_zeros_are_a_pattern(always: None, masks: Any) -> None:
     model, _ = trained(masks)
     accelerate(model, example=torch.randn(8, 1, 8, 8))
-    assert "layers sparse" in report(model)
+    assert "layers on the kernels" in report(model)
     for batch in (1, 3, 8, 20):
         agrees(model, torch.randn(batch, 1, 8, 8))
     with torch.inference_mode():

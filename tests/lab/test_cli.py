@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -11,10 +12,12 @@ import sys
 
 import pytest
 
+from zosam.kernels import choose
 from zosam.lab import cli, serve, terminal
 from zosam.lab.data import DATA
 from zosam.lab.models import MODELS
 from zosam.lab.record import read_record
+from zosam.lab.run import finished
 from zosam.optim import OPTIMIZERS
 from zosam.sparse import METHODS
 
@@ -80,6 +83,15 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert "finished" in out
     assert "sam  (not the default)" in out
     assert "90.00%" in out
+    masks = finished(folder).masks()
+    for name, mask in masks.items():
+        assert re.search(rf"^{re.escape(name)} .* {int(mask.sum()):,} +{mask.numel():,} +\d+\.\d%$", out, re.MULTILINE)
+    last = read_record(folder)["epochs"][-1]
+    passes = f"{last['forward'] + 2 * last['backward']:,.0f}"
+    assert f"{passes}, a backward counting two: {last['forward']:,.0f} forward" in out
+    code, out, _ = call(monkeypatch, capsys, "runs", tmp_path)
+    assert f" {passes} " in next(line for line in out.splitlines() if folder.name in line)
+    assert "of the passes a backward counts two" in out
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--json")
     assert json.loads(out)[0]["status"] == "finished"
     code, out, _ = call(monkeypatch, capsys, "show", folder, "--csv")
@@ -119,7 +131,19 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert [line["batch"] for line in json.loads(out)] == [1, 8]
     code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, "--batches", "1")
     assert re.search(r"batch +kernels, ms +torch, ms .*pictures/s +gain\n +1 ", out)
+    assert "gain: the fastest dense time / that of the kernels" in out
+    assert "torch: the dense network in the faster of its memory layouts" in out
     assert "onnxruntime, ms" in out or "pip install 'zosam[onnx]' onnxruntime" in out
+
+
+def test_a_training_on_sparse_kernels_says_what_they_gain(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
+    words = ("train", "--out", tmp_path, "--batch-size", 512, "--optimizer", "sgd", "--model", "digits_net:width=16")
+    code, out, _ = call(monkeypatch, capsys, *words, "--epochs", 1, "--accelerate", "--device", "cpu")
+    assert not code
+    said = "9 of 9 sparse layers on the kernels; 2.0 times as fast in training at batch 512"
+    assert re.search(rf"^sparse kernels: {said}.*\nstep 3 ", out, re.MULTILINE)
+    assert f"by --accelerate: {said}" in " ".join(out.split())
 
 
 OWN_DATA = """
@@ -138,9 +162,11 @@ def test_a_network_trained_on_ones_own_data_is_timed_on_it(monkeypatch, capsys, 
     assert not call(monkeypatch, capsys, "train", *own, *words)[0]
     folder = next(tmp_path.glob("own_data*-*"))
     monkeypatch.setattr("zosam.lab.settings._OWN", {})  # as in a new process, which has not asked for it
-    code, _, err = call(monkeypatch, capsys, "serve-bench", folder, "--batches", "1")
-    assert code == 2
-    assert "name it yourself, as the data set" in " ".join(err.split())
+    for command, words in (("serve-bench", ["--batches", "1"]), ("eval", []), ("export", ["--form", "onnx"])):
+        code, _, err = call(monkeypatch, capsys, command, folder, *words)
+        assert code == 2
+        assert "this run's data is your own code" in err
+        assert f"name it: zosam {command} {folder} --data own_data_for_cli:few\n" in err
     monkeypatch.setattr(serve, "serve_bench", functools.partial(serve.serve_bench, seconds=0.01))
     code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, *own, "--batches", "1", "--json")
     assert [line["batch"] for line in json.loads(out)] == [1]
@@ -164,7 +190,7 @@ def test_doctor_says_what_runs(monkeypatch, capsys):
         (["train", "--optimizer", "zosm"], "did you mean 'zosam'"),
         (["train", "--sparsity", "1.5"], "below 1"),
         (["train", "--data", "cifar10", "--data-dir", "/nowhere"], "zosam data get cifar10"),
-        (["show", "/nowhere"], "is not a run folder"),
+        (["show", "/nowhere"], "there is no folder '/nowhere'"),
         (["data", "get", "cifar11"], "did you mean"),
     ],
 )
@@ -188,14 +214,32 @@ def late(batch_size, seed):
     raise KeyError("label")
 def nameless():
     return torch.nn.Flatten()
+def ones(batch_size, seed):
+    from zosam.lab import data
+    source = data.digits(batch_size, seed)
+    return data.Data(*[data.Tensors(s.x, s.y + 1, batch_size) for s in (source.train, source.test)], 10, (1, 8, 8))
+class Streamed(list):
+    def epoch(self, epoch):
+        return iter(self)
+def streamed(batch_size, seed):
+    from zosam.lab import data
+    batches = Streamed([(torch.zeros(4, 1, 8, 8), torch.full((4,), 10))])
+    return data.Data(batches, batches, 10, (1, 8, 8))
 """
+WIDE = (
+    "network own_net_for_cli:wide, data digits, on 64 pictures of (1, 8, 8): RuntimeError:"
+    " mat1 and mat2 shapes cannot be multiplied"
+)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", "{tmp}/file"], "is not a run folder"),
-        (["export", "{tmp}"], "is not the folder of a run"),
+        (["show", "{tmp}/file"], "/file' is not the folder of a run"),
+        (["export", "{tmp}"], "' is not the folder of a run"),
+        (["show", "{tmp}/shelf"], "/shelf' is not the folder of a run: `zosam runs {tmp}/shelf` lists those there"),
+        (["eval", "{tmp}/shelf/a"], "no folder '{tmp}/shelf/a': `zosam runs {tmp}/shelf` lists those there"),
+        (["show", "{tmp}/shelf/begun"], "the run in '{tmp}/shelf/begun' has no finished epoch yet"),
         (["serve-bench", "{tmp}"], "is not the folder of a run"),
         (["table", "9"], "no table is called 'table9'"),
         (["table", "1", "--budget", "soon", "--only", "^SNIP / CIFAR-10 90"], "a budget is a time"),
@@ -206,18 +250,24 @@ def nameless():
         (["table", "1", "--no-train", "--results", "{tmp}/file"], "is no record of a run"),
         (["figure", "nothing"], "no figure is called"),
         (["report", "--out", "{tmp}/r.html", "--runs", "{tmp}", "--figures", "{tmp}/figures"], "figure 'tiny-bad'"),
-        (["report", "--out", "{tmp}/file/r.html", "--runs", "{tmp}", "--figures", "{tmp}/empty"], ""),
+        (["report", "--out", "{tmp}/file/r.html", "--runs", "{tmp}", "--figures", "{tmp}/empty"], "`zosam train`"),
         (["data", "corrupt", "--data-dir", "{tmp}", "--only", "snw"], ""),
         (["train", "--out", "{tmp}/file"], "could not be written"),
         (["train", "--model", "own_net_for_cli:broken"], "own_net_for_cli.py, line 4: AttributeError"),
         (["train", "--model", "own_net_for_cli:number"], "returned int, not an nn.Module"),
-        (["train", "--model", "own_net_for_cli:wide"], "mat1 and mat2 shapes cannot be multiplied"),
+        (["train", "--model", "own_net_for_cli:wide"], WIDE),
+        (["train", "--data", "own_net_for_cli:ones"], "data own_net_for_cli:ones has a label 10, but says 10 classes"),
+        (
+            ["train", "--data", "own_net_for_cli:streamed"],
+            "pictures of (1, 8, 8): IndexError: Target 10 is out of bound",
+        ),
         (["train", "--data", "own_net_for_cli:late"], "own_net_for_cli.py, line 10: KeyError: 'label'"),
         (["train", "--model", "own_net_for_cli:missing"], "has no 'missing'"),
         (["train", "--model", "own_net_for_cli:nameless"], "is called as own_net_for_cli:nameless(num_classes="),
         (["train", "--model", "transformers:/nowhere"], "transformers"),
         (["train", "--lr", "1e30", "--epochs", "1", "--optimizer", "sgd"], "the loss is nan"),
-        (["runs", "{tmp}/nowhere"], "there is no folder"),
+        (["train", "--model", "own_net_for_cli:wid"], "has no 'wid': did you mean 'wide'?"),
+        (["runs", "{tmp}/nowhere"], "there is no folder '{tmp}/nowhere'"),
         (["runs", "{tmp}", "--only", "("], "regular expression"),
         (["runs", "{tmp}", "--where", "optimzer=sam"], "did you mean 'optimizer'"),
         (["runs", "{tmp}", "--where", "sam"], "takes field=value"),
@@ -230,6 +280,8 @@ def nameless():
 )
 def test_no_traceback_reaches_who_can_mend_it(monkeypatch, capsys, tmp_path, words, message):
     (tmp_path / "file").write_text("{}\n")
+    (tmp_path / "shelf" / "begun").mkdir(parents=True)
+    (tmp_path / "shelf" / "begun" / "run.json").write_text("{}")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "tiny-bad.json").write_text('{"name": 3}')
     (tmp_path / "own_net_for_cli.py").write_text(OWN)
@@ -237,7 +289,7 @@ def test_no_traceback_reaches_who_can_mend_it(monkeypatch, capsys, tmp_path, wor
     words = [word.format(tmp=tmp_path) for word in words]
     code, out, err = call(monkeypatch, capsys, *words)
     assert code == 2
-    assert message in " ".join((out + err).split())
+    assert message.replace("{tmp}", str(tmp_path)) in " ".join((out + err).split())
     assert "Traceback" not in out + err
 
 
@@ -288,11 +340,31 @@ finally:
         assert len(line.split()) > 4
 
 
+def test_to_look_at_runs_needs_no_library_that_only_makes_data():
+    code = "import sys, zosam.lab.cli.many, zosam.lab.cli.runs; print({'scipy.ndimage', 'sklearn'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_every_command_explains_itself(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
     for name in cli.COMMANDS:
         code, out, _ = call(monkeypatch, capsys, *name.split(), "--help")
         assert not code
         assert f"zosam {name}" in out
+        assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("usage:"))
+        assert "None" not in out
+        assert "(default: )" not in out
+
+
+def test_help_is_broken_only_where_a_line_is_full(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
+    for name in cli.COMMANDS:
+        _, out, _ = call(monkeypatch, capsys, *name.split(), "--help")
+        lines = [line.strip() for line in out.splitlines() if line.startswith("  ") and line.strip()]
+        assert lines
+        named = [line.startswith(("-", "[", "PATH", "STR")) for line in lines]
+        assert all(is_named or before for before, is_named in itertools.pairwise(named)), out
 
 
 def test_help_teaches(monkeypatch, capsys):

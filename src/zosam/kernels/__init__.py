@@ -13,7 +13,7 @@ build       compile, find and load the C kernels, which lie in c/: tiles.h is th
 operations  one file per kind of operation: what it looks like in a model, and what the stages above ask of it
 """
 
-from zosam.kernels.accelerate import accelerate, accelerate_at_first_batch, choices, in_use, report, restore
+from zosam.kernels.accelerate import accelerate, accelerate_at_first_batch, choices, gained, in_use, report, restore
 from zosam.kernels.build import doctor
 
-__all__ = ["accelerate", "accelerate_at_first_batch", "choices", "doctor", "in_use", "report", "restore"]
+__all__ = ["accelerate", "accelerate_at_first_batch", "choices", "doctor", "gained", "in_use", "report", "restore"]

@@ -19,6 +19,7 @@ from .trace import Example, entry_points, why_not
 
 log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
+_gained: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 def accelerate(
@@ -71,6 +72,7 @@ def accelerate(
             if dispatcher.gains():
                 module.forward = dispatcher
     gains, told = _summary(model, layers)
+    _gained[model] = told
     log.log(logging.INFO if gains else logging.WARNING, "accelerate: %s", told)
     return model
 
@@ -103,6 +105,12 @@ def choices(model: nn.Module) -> dict[str, Choices]:
     By part of the model and region of that part: the layers that stay dense inside, or None if torch runs it all.
     """
     return {part: dict(regions) for part, regions in _chosen.get(model, {}).items()}
+
+
+def gained(model: nn.Module) -> str:
+    """The line that `accelerate` put on the log: how many layers are on the kernels, how much faster that was measured
+    to be, and what is not there and why."""
+    return _gained.get(model, "not accelerated")
 
 
 def in_use(model: nn.Module) -> str | None:
@@ -149,6 +157,7 @@ def restore(model: nn.Module) -> nn.Module:
     for waiting in _waiting(model):
         waiting.handle.remove()
     _chosen.pop(model, None)
+    _gained.pop(model, None)
     return model
 
 

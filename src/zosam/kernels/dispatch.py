@@ -65,7 +65,7 @@ class Switch(nn.Module):
     def describe(self) -> str:
         layers = [s for s in self.kernels.region.steps if s.multiplies]
         dense = sum(s.module in self.kernels.dense for s in layers)
-        way = f"{len(layers) - dense} of {len(layers)} layers sparse" if self.wins else self.why
+        way = f"{len(layers) - dense} of {len(layers)} layers on the kernels" if self.wins else self.why
         return f"{self.place}: {way}"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zosam import files, optim
 from zosam.distributed.ddp import parallel
 from zosam.distributed.ranks import ALONE, Ranks
-from zosam.kernels import accelerate, choices
+from zosam.kernels import accelerate, choices, gained
 from zosam.lab import data, models
 from zosam.lab.clipping import clip_gradients
 from zosam.lab.decay_groups import decay_groups, norms_climb
@@ -252,7 +252,9 @@ def _accelerate(model: nn.Module, sparse: Sparsity, example: Tensor, chosen: Pat
 
     def measure() -> None:
         if not chosen.exists():
-            files.write_json(chosen, choices(accelerate(model, sparse, example)))
+            found = choices(accelerate(model, sparse, example))
+            files.write(chosen.with_suffix(".txt"), gained(model).encode())
+            files.write_json(chosen, found)
 
     team.lead(measure)
     accelerate(model, sparse, example, files.read_json(chosen))

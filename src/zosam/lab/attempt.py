@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from zosam.distributed.ranks import Ranks, current
-from zosam.kernels import in_use
+from zosam.kernels import gained, in_use
 from zosam.lab import checkpoints
 from zosam.lab.assemble import Training, assemble, build_schedule
 from zosam.lab.callbacks import Callbacks
@@ -24,7 +24,7 @@ from zosam.lab.locks import Held
 from zosam.lab.logs import Figures, Kind, Log, logs
 from zosam.lab.measure.variance import GradientVariance
 from zosam.lab.preempt import Notice
-from zosam.lab.record import Record, checksum, write
+from zosam.lab.record import Record, checksum, kernels_gained, write
 from zosam.lab.train import evaluate, fit
 from zosam.lab.where import Where
 from zosam.random_stream import digest
@@ -107,6 +107,9 @@ class Attempt:
     def train(self) -> None:
         """From where it is to the end."""
         training, now, what = self.training, self.now, self.training.what
+        listener = self.told.on_kernels
+        if listener is not None and self.where.accelerate and now.sparse is not None:
+            self.team.lead(lambda: listener(kernels_gained(self.path) or gained(training.model)))
         self.told.tick(now.done, now.steps)
         self.notice.patient = True
         if now.done == 0:

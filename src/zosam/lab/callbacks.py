@@ -25,3 +25,5 @@ class Callbacks:
     """Is told after every epoch, when its checkpoint is written, what a line of epochs.csv says."""
     on_test: Tick = nobody
     """Is told how many of how many batches of an evaluation are done."""
+    on_kernels: Callable[[str], None] | None = None
+    """Is told before the first step, of a run with `accelerate`, what the sparse kernels run and what they gain."""

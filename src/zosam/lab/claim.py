@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,15 @@ def claim(path: Path, what: Run) -> None:
     except ValueError as error:
         raise ValueError(f"{error}; remove that file to go on, or move {path} away to train anew") from None
     check_same(path, found, what)
+
+
+def no_run(path: Path) -> ValueError:
+    """What to raise of a path that should be the folder of a run with a finished epoch."""
+    if (path / "run.json").is_file():
+        return ValueError(f"the run in {str(path)!r} has no finished epoch yet")
+    told = f"{str(path)!r} is not the folder of a run" if path.exists() else f"there is no folder {str(path)!r}"
+    shelf = next((folder for folder in (path, path.parent) if any(folder.glob("*/run.json"))), None)
+    return ValueError(told if shelf is None else f"{told}: `zosam runs {shlex.quote(str(shelf))}` lists those there")
 
 
 def check_same(path: Path, found: Any, what: Run) -> None:

@@ -169,6 +169,12 @@ def check_size(network: Choice, classes: int, tensors: Mapping[str, Tensor]) -> 
         raise ValueError(f"the record names the network {network}, but its file differs in {', '.join(differ[:5])}")
 
 
+def kernels_gained(folder: Path) -> str | None:
+    """What the sparse kernels were measured to gain in the run of a folder, in a line, if it was trained with them."""
+    file = folder / "kernels.txt"
+    return file.read_text(errors="replace") if file.is_file() else None
+
+
 def made_with() -> dict[str, Any]:
     """Versions and hardware, to stand beside every result."""
     return {

@@ -21,7 +21,7 @@ from zosam.lab import checkpoints, data, models
 from zosam.lab.assemble import METHOD, OPTIMIZER, check, climbs, rho_of
 from zosam.lab.attempt import attempt
 from zosam.lab.callbacks import Callbacks, Tick, nobody
-from zosam.lab.claim import check_same, claim
+from zosam.lab.claim import check_same, claim, no_run
 from zosam.lab.length import stretched
 from zosam.lab.locks import locked
 from zosam.lab.lr_schedules import SCHEDULE, with_usual_steps
@@ -92,8 +92,7 @@ class Run:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the passes; weights stay in fp32. ZO-SAM's probes go further away in bf16 and fp16."""
     diagnostics: bool = False
-    """Record for each epoch: length of the perturbation, its cosine with the gradient, losses of the probes, variance
-    of the gradient, and the masks."""
+    """Record for each epoch the perturbation's length and cosine with the gradient, probes, variance and masks."""
     seed: int = 0
     """Seed of initialization, data order, masks and directions."""
 
@@ -225,6 +224,7 @@ def run(
     on_steps: Callable[[dict[str, Any]], None] | None = None,
     on_epoch: Callable[[dict[str, Any]], None] | None = None,
     on_test: Tick = nobody,
+    on_kernels: Callable[[str], None] | None = None,
     **where: Any,
 ) -> Record:
     """Train `what` in its folder under `root`: from its last checkpoint if there is one, not at all if it is done.
@@ -241,6 +241,7 @@ def run(
         if getattr(what, name) not in (getattr(Run(), name), 0.0):
             raise ValueError(f"{name}={getattr(what, name)} has no effect, for {why}: leave it out")
     path, how = Path(root) / what.folder, Where.of(where)
+    told = Callbacks(tick, on_steps, on_epoch, on_test, on_kernels)
     fresh = [folder for folder in (path, *path.parents) if not folder.exists()]
     done = _finished(path, what)  # to look at it takes no lock, and no right to write
     if done is not None:
@@ -251,8 +252,9 @@ def run(
         done = _finished(path, what)
         if done is None:
             try:
-                attempt(what, path, how, device, Callbacks(tick, on_steps, on_epoch, on_test), notice, lock)
-            except BaseException:
+                attempt(what, path, how, device, told, notice, lock)
+            except BaseException as error:
+                error.add_note(f"network {what.model}, data {what.data}")
                 if fresh and lock is not None and lock.intact and not checkpoints.of(path):  # nothing to go on from
                     shutil.rmtree(path, ignore_errors=True)
                     with suppress(OSError):  # somebody else may be there by now
@@ -267,7 +269,7 @@ def finished(path: Path, what: Run | None = None) -> Record:
     try:
         content = read_record(path)
     except FileNotFoundError:
-        raise ValueError(f"{path} is not the folder of a run, or has no finished epoch yet") from None
+        raise no_run(path) from None
     if content["status"] != "finished":
         raise ValueError(f"{path} is not finished: train it to the end first")
     if what is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, overload
 
 from zosam.lab.spelling import WORDS, arguments, members, pair, pieces, written
-from zosam.names import default_of, find, settings_of
+from zosam.names import default_of, find, nearest, settings_of
 
 Thing = Callable[..., Any]
 SET_BY_RUN = {
@@ -81,8 +81,8 @@ class Kind:
         return Choice(name, written(name, dict(sorted((defaults | settings).items())), whole=True), changed)
 
     def knows(self, choice: Choice) -> bool:
-        """Whether its code is here: ours, or of the user's own and asked for by name."""
-        return choice.name in self.table or choice.name in _OWN
+        """Whether its code is here: ours or a package's, or of the user's own and asked for by name."""
+        return choice.name in self.table or choice.name in _OWN or choice.name.partition(":")[0] in self.packages
 
     def thing(self, name: str) -> Thing:
         """What goes by that name."""
@@ -159,12 +159,15 @@ def _import(name: str, word: str) -> None:
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     try:
-        _OWN[name] = operator.attrgetter(attribute)(importlib.import_module(module))
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, but something that it imports is not
         raise ValueError(f"{word} {name}: there is no module {error.name!r} to import, here or installed") from error
+    try:
+        _OWN[name] = operator.attrgetter(attribute)(found)
     except AttributeError as error:
-        raise ValueError(f"{word} {name}: {module} has no {attribute!r}") from error
+        near = nearest(attribute, vars(found))
+        raise ValueError(f"{word} {name}: {module} has no {attribute!r}{near and f': {near.rstrip()}'}") from error
     if not callable(_OWN[name]):
         raise ValueError(f"{word} {name} is a {type(_OWN.pop(name)).__name__}, not a class or function")

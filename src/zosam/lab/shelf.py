@@ -55,7 +55,9 @@ class Found:
 def look(root: Path) -> Iterator[Found]:
     """Every run in the folder, or the run whose folder it is, by name."""
     if not root.is_dir():
-        raise ValueError(f"there is no folder {root}")
+        raise ValueError(
+            f"there is no folder {str(root)!r}: name the one that `zosam train` has made, zosam runs FOLDER"
+        )
     for path in [root, *sorted(root.iterdir())]:
         if _is_run(path):
             yield _found(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -121,11 +122,9 @@ def fit(
             if optimizer.ranks.world == 1:
                 pause()
             raise
-        loss = take_step(
-            optimizer,
-            classification(model, x, y, optimizer.per_sample, label_smoothing, precision, optimizer.ranks),
-            precision,
-        )
+        with on_batch(x):
+            closure = classification(model, x, y, optimizer.per_sample, label_smoothing, precision, optimizer.ranks)
+            loss = take_step(optimizer, closure, precision)
         so_far.add(loss, len(y) * optimizer.ranks.world)
         for name, value in (optimizer.diagnostics or {}).items():
             so_far.figures.setdefault(name, []).append(value)
@@ -140,6 +139,16 @@ def fit(
             so_far.clear()
         # evaluations and checkpoints are not counted as training
         began, cpu_began = time.perf_counter(), time.process_time()
+
+
+@contextmanager
+def on_batch(x: Tensor) -> Iterator[None]:
+    """Lets an error say on what it came."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"on {len(x)} pictures of {tuple(x.shape[1:])}")
+        raise
 
 
 def take_step(optimizer: SharpnessAware, closure: Callable[..., Tensor], precision: Precision) -> Tensor:
@@ -192,8 +201,9 @@ def evaluate(
     found: list[Tensor] = []
     try:
         for done, (x, y) in enumerate(test, 1):
-            logits = model(x)
-            found.append(torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")]))
+            with on_batch(x):
+                logits = model(x)
+                found.append(torch.stack([(logits.argmax(1) == y).sum(), F.cross_entropy(logits, y, reduction="sum")]))
             seen += len(y)
             tick(done, len(test))
             if ranks.world == 1:  # ranks pause together, and may have different numbers of batches

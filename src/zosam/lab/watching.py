@@ -76,7 +76,11 @@ class Watching(Progress):
         def test(done: int, of: int) -> None:
             self.below = Text(f"{told(known)}  testing {done}/{of}".lstrip())
 
-        return Callbacks(tick, tell, tell, test)
+        def kernels(gained: str) -> None:
+            if self.disable or not label:
+                self._say(f"sparse kernels: {gained}")
+
+        return Callbacks(tick, tell, tell, test, kernels)
 
     def _say(self, text: str) -> None:
         if leads():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,14 +73,8 @@ class Report:
 
     def __str__(self) -> str:
         """One line per matrix of the model, under a head with the sparsity of what is prunable and of the whole."""
-        rows = [("layer", "shape", "active", "of", "density")]
-        for name, mask in self.masks.items():
-            active = int(torch.count_nonzero(whole(mask)))
-            rows.append((name, _shape(mask), f"{active:,}", f"{mask.numel():,}", f"{active / mask.numel():6.1%}"))
-        for name, weight in self.kept_dense.items():
-            rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", "kept dense"))
-        for name, (weight, why) in self.left_out.items():
-            rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", f"left out: {why}"))
+        others: dict[str, tuple[Tensor, str]] = {name: (w, "kept dense") for name, w in self.kept_dense.items()}
+        others |= {name: (w, f"left out: {why}") for name, (w, why) in self.left_out.items()}
         title = type(self).__name__ + ("" if self.pattern.kind == "unstructured" else f" ({self.pattern.name})")
         masked = f" ({self.masked_sparsity:.2%} of the masked ones)" if self.kept_dense else ""
         total = sum(p.numel() for p in self.model.parameters())
@@ -87,11 +82,22 @@ class Report:
             f"{title}: {self.sparsity:.2%} of all prunable weights are zero{masked},"
             f" {self.model_sparsity:.2%} of the model's {total:,} parameters"
         )
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        return "\n".join([head, *(_line(row, widths) for row in rows)])
+        return f"{head}\n{layer_table(self.masks, others)}"
 
     def _zeros(self) -> int:
         return sum(m.numel() - int(torch.count_nonzero(whole(m))) for m in self.masks.values())
+
+
+def layer_table(masks: Mapping[str, Tensor], others: Mapping[str, tuple[Tensor, str]]) -> str:
+    """A line for each mask, with how much of its layer is active, and for each other weight with what is said of it."""
+    rows = [("layer", "shape", "active", "of", "density")]
+    for name, mask in masks.items():
+        active = int(torch.count_nonzero(whole(mask)))
+        rows.append((name, _shape(mask), f"{active:,}", f"{mask.numel():,}", f"{active / mask.numel():6.1%}"))
+    for name, (weight, said) in others.items():
+        rows.append((name, _shape(weight), f"{weight.numel():,}", f"{weight.numel():,}", said))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join(_line(row, widths) for row in rows)
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:

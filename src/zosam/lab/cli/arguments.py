@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_args
 
 import torch
 import tyro
@@ -22,15 +27,17 @@ from zosam.lab.terminal import console, plain
 
 OURS = Path(zosam.__file__).parent
 MENDABLE = (ValueError, OSError, FloatingPointError, ImportError, Busy, MemoryError, torch.OutOfMemoryError)
+Field = tyro.constructors.PrimitiveTypeInfo
+Spec = tyro.constructors.PrimitiveConstructorSpec[Any]
 registry = tyro.constructors.ConstructorRegistry()
 
 
 @registry.primitive_rule
-def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+def chosen(field: Field) -> Spec | None:
     """How a command line writes what is chosen by name: `rigl:every=50`. The run itself reads it."""
     if field.type not in (Chosen, Radius):
         return None
-    return tyro.constructors.PrimitiveConstructorSpec(
+    return Spec(
         nargs=1,
         metavar="NUMBER|NAME[:KEY=VALUE,...]" if field.type is Radius else "NAME[:KEY=VALUE,...]",
         instance_from_str=lambda words: words[0],
@@ -39,10 +46,36 @@ def chosen(field: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Prim
     )
 
 
+@registry.primitive_rule
+def nothing(field: Field) -> Spec | None:
+    """How help says that nothing is given by default."""
+    if field.type is not type(None):
+        return None
+    return Spec(1, "none", lambda words: None, lambda value: value is None, lambda value: ["none"], ("none",))
+
+
+@registry.primitive_rule
+def several(field: Field) -> Spec | None:
+    """As many words as there are; help calls no word none as well."""
+    if field.type_origin is not tuple:
+        return None
+    as_list: Any = GenericAlias(list, get_args(field.type)[:1])
+    spec = registry.get_primitive_spec(Field.make(as_list, field.markers))
+    assert isinstance(spec, tyro.constructors.PrimitiveConstructorSpec)
+    return replace(
+        spec,
+        instance_from_str=lambda words: tuple(spec.instance_from_str(words)),
+        is_instance=lambda value: isinstance(value, tuple) and spec.is_instance(list(value)),
+        str_from_instance=lambda value: spec.str_from_instance(value) or ["none"],
+    )
+
+
 def call(command: Callable[..., None], words: Sequence[str], name: str) -> None:
     """Call a command with the words that follow its name, and end as it ends: 0, 2, 75 or 130."""
     try:
-        tyro.cli(command, prog=name, args=words, registry=registry)
+        if {"-h", "--help"} & {*words}:
+            print(about(command), end="\n\n")
+        tyro.cli(command, prog=name, description="", args=words, registry=registry, config=(tyro.conf.DisallowNone,))
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
         console.print(f"\n{stop}" if str(stop) else "\nStopped. The same command goes on.", highlight=False)
@@ -60,6 +93,13 @@ def call(command: Callable[..., None], words: Sequence[str], name: str) -> None:
         sys.exit(2)
 
 
+def about(command: Callable[..., None]) -> str:
+    """What a command says of itself, its paragraphs as wide as the terminal."""
+    paragraphs = (inspect.getdoc(command) or "").partition("\n\nArgs:")[0].split("\n\n")
+    width = shutil.get_terminal_size().columns
+    return "\n\n".join(textwrap.fill(paragraph, width, break_on_hyphens=False) for paragraph in paragraphs)
+
+
 def complaint(error: Exception) -> str | None:
     """What to tell of an error that its reader can mend; None if it is a bug of ours, which needs its traceback."""
     text = str(error) or type(error).__name__
@@ -72,8 +112,9 @@ def complaint(error: Exception) -> str | None:
     if theirs:  # code of the user's own
         at = theirs[-1]
         return f"{at.filename}, line {at.lineno}: {type(error).__name__}: {text}"
-    if isinstance(error, RuntimeError) and OURS not in Path(last.filename).parents:  # torch, or a library below it
-        return f"{type(error).__name__}: {text}"
+    if isinstance(error, (RuntimeError, IndexError)) and OURS not in Path(last.filename).parents:  # torch, or below it
+        on = ", ".join(reversed(getattr(error, "__notes__", ())))
+        return f"{on}: {type(error).__name__}: {text}".removeprefix(": ")
     return None
 
 

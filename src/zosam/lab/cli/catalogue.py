@@ -40,7 +40,7 @@ def list_(output: Printed = Output()) -> None:
 
 
 def demo(out: Path = Path("runs"), output: Printed = Output()) -> None:
-    """Train a sparse network on the digits under SGD, SAM and ZO-SAM, and compare them: about a minute.
+    """Train a sparse network on the digits under SGD, SAM and ZO-SAM, and compare them: less than a minute.
 
     Args:
         out: Folder that holds the folders of all runs.

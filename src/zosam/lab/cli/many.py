@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from zosam.lab.measure.convergence import spent
 from zosam.lab.report.finding import duration
 from zosam.lab.shelf import ORDERS, Found, Sort, Status, having, look
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
@@ -53,7 +54,8 @@ def runs(
         if run.why:
             console.print(plain(f"{run.path.name}: {run.why}"), style="red", highlight=False, soft_wrap=True)
     counts = f"{len(found)} of " * (len(found) < len(there)) + f"{len(there)} run{'s' * (len(there) != 1)}"
-    console.print(f"\n{counts}, {duration(sum(run.seconds for run in found))} of training", highlight=False)
+    told = f"{counts}, {duration(sum(run.seconds for run in found))} of training"
+    console.print(f"\n{told}; of the passes a backward counts two", highlight=False, soft_wrap=True)
 
 
 def _cells(run: Found) -> Cells:
@@ -70,13 +72,18 @@ def _cells(run: Found) -> Cells:
         f"{last['epoch']}/{max(run.what.epochs, last['epoch'])}",
         seed,
         duration(run.seconds),
-        f"{last['forward'] + last['backward']:,.0f}",
+        f"{spent([last])[0]:,.0f}",
         f"{last['sparsity']:.2%}",
         changed,
     ]
 
 
-def compare(paths: Annotated[tuple[Path, ...], tyro.conf.Positional], output: Printed = Output()) -> None:
+Some = Annotated[
+    tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)")
+]
+
+
+def compare(paths: Some, output: Printed = Output()) -> None:
     """Trainings against the first of them, seed by seed, with 95 % intervals.
 
     Each folder stands for a training under all seeds that lie beside it. A folder of runs stands for all trainings in

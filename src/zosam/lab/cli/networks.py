@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from rich.text import Text
 
+from zosam.lab.data import DATA_SETS
+from zosam.lab.models import NETWORKS
+from zosam.lab.record import Record
+from zosam.lab.run import finished
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, progress_bar, show_table
+
+KINDS = {"model": NETWORKS, "data": DATA_SETS}
+
+
+def of_run(command: str, path: Path, **named: str | None) -> Record:
+    """The record of a finished run. `named` is what the command says of its network and data: code of the user's own
+    that it does not name gets an error with the whole command."""
+    record = finished(path)
+    own = [field for field in named if not KINDS[field].knows(getattr(record.run, field))]
+    if any(named[field] is None for field in own):
+        whole = {
+            field: text or str(getattr(record.run, field)) for field, text in named.items() if text or field in own
+        }
+        words = [word for field, text in whole.items() for word in (f"--{field}", text)]
+        what = " and ".join({"model": "network"}.get(field, field) for field in own)
+        raise ValueError(
+            f"this run's {what} {'are' if len(own) > 1 else 'is'} your own code, which no file may start: if you trust"
+            f" it, name it: {shlex.join(['zosam', command, str(path), *words])}"
+        )
+    return record
 
 
 def eval_(
@@ -40,11 +65,10 @@ def eval_(
     from zosam.lab import models
     from zosam.lab.data import load
     from zosam.lab.device import placed
-    from zosam.lab.run import finished
     from zosam.lab.train import evaluate
     from zosam.lab.where import Where
 
-    record = finished(path)
+    record = of_run("eval", path, model=model, data=data)
     what = data or record.run.data
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
@@ -86,11 +110,10 @@ def export(
         output: In which form to print which file was written.
     """
     from zosam.lab import models
-    from zosam.lab.run import finished
     from zosam.lab.serve import example_batch
     from zosam.sparse.save import export
 
-    record = finished(path)
+    record = of_run("export", path, model=model, **({"data": data} if form == "onnx" else {}))
     if data is not None and form != "onnx":
         raise ValueError(f"data gives ONNX an example picture, and {form} needs none: leave it out")
     example = example_batch(record, data, data_dir)[:1] if form == "onnx" else None
@@ -122,6 +145,7 @@ def serve_bench(
     """
     from zosam.lab.serve import bench
 
+    of_run("serve-bench", path, model=model, data=data)
     found, ways = bench(path, batches, threads, model, data, data_dir)
     if not output.is_plain:
         output.write(found)
@@ -135,6 +159,11 @@ def serve_bench(
         times = [f"{line[f'{name}_ms']:.2f}" for name in names]
         rows.append([str(line["batch"]), *times, f"{line['per_second']:,.0f}", f"{line['gain']:.2f}"])
     show_table(console, columns, rows)
+    console.print(
+        "\ngain: the fastest dense time / that of the kernels; below 1, serve it dense. torch: the dense network in the"
+        " faster of its memory layouts; what is said above the table is beside the layout that it has.",
+        style="dim", highlight=False, markup=False, soft_wrap=not console.is_terminal,
+    )  # fmt: skip
     if "onnxruntime" not in names:
         console.print(plain("onnxruntime is not installed: pip install 'zosam[onnx]' onnxruntime"), highlight=False)
 

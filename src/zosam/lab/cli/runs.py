@@ -8,11 +8,15 @@ from typing import Annotated
 import tyro
 from rich.text import Text
 
-from zosam.lab.record import read_record
+from zosam.lab.claim import no_run
+from zosam.lab.measure.convergence import spent
+from zosam.lab.record import kernels_gained, read_record
 from zosam.lab.run import Run, run
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
 from zosam.lab.watching import Watching
 from zosam.lab.where import Where
+from zosam.sparse.report import layer_table
+from zosam.sparse.save import read_tensors, saved_masks
 
 
 def train(
@@ -40,15 +44,14 @@ def train(
 
 
 def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()) -> None:
-    """How a run was made and how it ended.
+    """How a run was made, how it ended, and what is kept of each layer.
 
     Args:
         path: The run's folder.
         output: In which form to print it; JSON holds every epoch, CSV has a line for each.
     """
     if not (path / "record.json").exists():
-        begun = (path / "run.json").exists()
-        raise ValueError(f"{path} {'has no finished epoch yet' if begun else 'is not a run folder'}")
+        raise no_run(path)
     record = read_record(path)
     if not output.is_plain:
         output.write(record["epochs"] if output.csv else [record])
@@ -73,19 +76,34 @@ def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()
         rows.append(["  of the averaged weights", f"{last['ema_test_accuracy']:.2%} at the end"])
     rows.append(["  loss", f"train {last['train_loss']:.4f}, test {last['test_loss']:.4f}"])
     rows.append(["  sparsity", f"{last['sparsity']:.2%}"])
-    rows.append(["  passes", f"{last['forward']:,.0f} forward, {last['backward']:,.0f} backward"])
+    forward, backward = last["forward"], last["backward"]
+    cost = f"{spent([last])[0]:,.0f}, a backward counting two"
+    rows.append(["  passes", f"{cost}: {forward:,.0f} forward, {backward:,.0f} backward"])
     rows.append(["  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s"])
     made = dict(record["made_with"])
-    rows.append(["  sparse kernels", plain(_kernels(made.pop("kernels", "none"), (path / "kernels.json").exists()))])
+    rows.append(["  sparse kernels", plain(_kernels(made.pop("kernels", "none"), path))])
     if made.get("device") == "cpu":  # its name is said as that of the CPU
         made = {k: v for k, v in made.items() if k not in ("device", "device_name")}
     rows.append(["  made with", plain(", ".join(f"{k} {v}" for k, v in made.items()))])
     console.print(plain(f"{path}\n"), style="bold", highlight=False)
     show_table(console, [Column("field"), Column("", prose=True)], rows, head=False)
+    console.print(plain(_kept(path)), highlight=False, soft_wrap=True)
 
 
-def _kernels(build: str, asked: bool) -> str:
-    """Which kernels a training ran on, and whether it was asked to."""
-    if not asked:
+def _kernels(build: str, path: Path) -> str:
+    """Which kernels a training ran on, whether it was asked to, and what they gained."""
+    if not (path / "kernels.json").exists():
         return build if build != "none" else "none: trained without --accelerate"
-    return f"{build}, by --accelerate" if build != "none" else "none: with --accelerate, but torch was faster"
+    if build == "none":
+        return "none: with --accelerate, but torch was faster"
+    gained = kernels_gained(path)
+    return f"{build}, by --accelerate" + (f": {gained}" if gained else "")
+
+
+def _kept(path: Path) -> str:
+    """What is kept of each layer of a trained network; nothing if it has no masks."""
+    if not (path / "sparse.safetensors").exists():
+        return ""
+    masks, tensors = saved_masks(path / "sparse.safetensors"), read_tensors(path / "model.safetensors")[0]
+    dense = {name: (weight, "dense") for name, weight in tensors.items() if weight.dim() > 1 and name not in masks}
+    return f"\n{layer_table(masks, dense)}"

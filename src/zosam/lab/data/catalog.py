@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zosam.lab.data import cifar, cifar_c
-from zosam.lab.data.batches import Data, Size, moved
+from zosam.lab.data.batches import Data, Size, Tensors, moved
 from zosam.lab.data.cifar import cifar10, cifar100
 from zosam.lab.data.cifar_c import cifar10c
 from zosam.lab.data.digits import SIZE, digits
@@ -67,4 +67,17 @@ def load(
     source = function(**{name: value for name, value in given.items() if name in takes}, **choice.settings)
     if not isinstance(source, Data):
         raise ValueError(f"data {choice} returned {type(source).__name__}, not zosam.lab.data.Data")
+    _check_labels(choice, source)
     return source if "device" in takes or torch.device(device).type == "cpu" else moved(source, device)
+
+
+def _check_labels(choice: Choice, source: Data) -> None:
+    """Refuse labels that are those of no class: torch would say it of a number alone, and on CUDA not even that."""
+    for split in (source.train, source.test, source.validation):
+        if isinstance(split, Tensors) and split.y.numel() and not split.y.is_floating_point():
+            for label in (int(split.y.min()), int(split.y.max())):
+                if not 0 <= label < source.classes:
+                    raise ValueError(
+                        f"data {choice} has a label {label}, but says {source.classes} classes: labels are 0 to"
+                        f" {source.classes - 1}"
+                    )

@@ -49,8 +49,7 @@ def evidence(
         seeds: Seeds per arm; by default what the question says.
         budget: Start no run that would not end within this time, such as 30m or 2h.
         train: With --no-train only show what is there.
-        corrupted: Test the finished networks of CIFAR-10 on CIFAR-10-C, too, and print their accuracy by severity;
-            `zosam report` draws it by corruption.
+        corrupted: Test networks of CIFAR-10 on CIFAR-10-C, too: accuracy by severity here, by corruption in the report.
         shard: Take only part i of n of the runs, written i/n, for job arrays.
         out: Folder that holds the folders of all runs.
         results: JSON-lines files with results of runs that are not in the folder.

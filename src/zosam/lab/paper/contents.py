@@ -43,7 +43,8 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
     arms = arms_of(results, names)
     if not arms and not drawings:
         raise ValueError(
-            "there is no run and no figure to show: begin with `zosam table 1`, or name files of --results"
+            "there is no run and no figure to show: begin with `zosam train` or `zosam demo`, or name a folder of runs"
+            " with --runs"
         )
     settings = settings_of(arms)
     watched = settings_of(arms_of((line for line in lines if _is_watched(line)), names))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 Array = NDArray[np.float64]
 Pictures = NDArray[np.uint8]
@@ -33,7 +33,7 @@ def bytes_of(x: Array) -> Pictures:
 
 def gaussian(x: Array, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Array:
     """Gaussian blur over height and width."""
-    out: Array = ndimage.gaussian_filter(x, sigma, mode=mode, truncate=truncate, axes=(1, 2))
+    out: Array = scipy.ndimage.gaussian_filter(x, sigma, mode=mode, truncate=truncate, axes=(1, 2))
     return out
 
 
@@ -53,7 +53,7 @@ def zoom_matrix(size: int, factor: float) -> Array:
     """One axis of "cut out the middle and stretch it back to `size`" as a matrix (size, size)."""
     part = int(np.ceil(size / factor))
     start = (size - part) // 2
-    stretched: Array = ndimage.zoom(np.eye(size)[start : start + part], (factor, 1), order=1)
+    stretched: Array = scipy.ndimage.zoom(np.eye(size)[start : start + part], (factor, 1), order=1)
     trim = (len(stretched) - size) // 2
     return stretched[trim : trim + size]
 

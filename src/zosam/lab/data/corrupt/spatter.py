@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from zosam.lab.data.corrupt.linear import Array, Pictures, bytes_of, correlate, full, gaussian, unit
 
@@ -74,7 +74,7 @@ def edges(x: Pictures, low: int, high: int) -> NDArray[np.bool_]:
     weak = ridge & (size > low)
     within = np.zeros((3, 3, 3), bool)
     within[1] = True  # neighbours in the same picture only
-    parts, count = ndimage.label(weak, within)
+    parts, count = scipy.ndimage.label(weak, within)
     strong = np.zeros(count + 1, bool)
     strong[parts[weak & (size > high)]] = True
     out: NDArray[np.bool_] = strong[parts]
