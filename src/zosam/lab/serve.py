@@ -71,10 +71,10 @@ def serve_bench(
     """Latency of a network beside that of the same network dense: one line for each batch size.
 
     `kernels_ms`, `torch_ms` and, where it is installed, `onnxruntime_ms` are milliseconds per batch, medians of
-    `seconds` in which all take turns of 20 ms, on as many threads as torch has; torch's are those of the faster of its memory
-    layouts. `per_second` is how many inputs the kernels answer in a second, `gain` the time of the fastest dense one /
-    that of the kernels. Batches are made of `inputs`: a tensor, or a dict of them if the model takes its inputs by name
-    (then without onnxruntime).
+    `seconds` in which all take turns of 20 ms, on as many threads as torch has; torch's are those of the faster of its
+    memory layouts. `per_second` is how many inputs the kernels answer in a second, `gain` the time of the fastest dense
+    one / that of the kernels. Batches are made of `inputs`: a tensor, or a dict of them if the model takes its inputs
+    by name (then without onnxruntime).
     """
     if masks_of(model.parameters()):
         raise ValueError(
