@@ -78,15 +78,15 @@ function comparisonView(settings, versus = "SGD") {
   const cost = (row) => `${duration(row.seconds)}${row.passes === null ? "" : `, × ${row.passes.toFixed(2)}`}`;
   const block = (setting) => el("div", { class: "block" }, el("h4", { dir: "auto" }, setting.name, el("span", { class: "on" }, setting.on)),
     el("div", { class: "scroll" }, resultTable(setting.name, setting.rows.map((row) => ({ ...row, cost: cost(row), reference: row.name === setting.reference })), reach,
-      { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: `${setting.time}, × passes` })));
-  const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), rest = settings.filter((setting) => !compared.includes(setting));
-  const node = el("div", {}, ...compared.slice(0, 6).map(block));
-  for (const [some, words] of [[compared.slice(6), "more"], [rest, "without a pair to compare"]]) {
+      { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: setting.time + (setting.rows.some((row) => row.passes !== null) ? ", × passes" : "") })));
+  const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), shown = compared.length ? compared : settings;
+  const node = el("div", {}, ...shown.slice(0, 6).map(block)), rest = settings.filter((setting) => !shown.includes(setting));
+  for (const [some, words] of [[shown.slice(6), "more"], [rest, "without a pair to compare"]]) {
     const noun = some.length === 1 ? "setting" : "settings", told = words === "more" ? `more ${noun}` : `${noun} ${words}`;
     if (some.length) node.append(el("details", { class: "rest" }, el("summary", {}, `${some.length} ${told}`), ...some.map(block)));
   }
   return {
-    node,
+    node, compared: compared.length > 0,
     rows: () => [["setting", "arm", "sparsity", "accuracy", "difference", "half width", "seconds", "passes as ratio", "by seed"],
       ...settings.flatMap((setting) => setting.rows.map((row) => [setting.name, row.name, row.sparsity, row.ours, row.gap?.mean, row.gap?.half, row.seconds, row.passes,
         Object.values(row.seeds).map((v) => v.toFixed(4)).join(" ")]))],
