@@ -69,7 +69,7 @@ function resultTable(caption, rows, reach, heads = {}) {
     el("thead", {}, el("tr", {}, el("td"), ...columns.map(([key, head]) => el("th", { scope: "col", class: key }, head)))),
     el("tbody", {}, ...rows.map((row) => el("tr", { class: row.control ? "control" : null },
       el("th", { scope: "row", dir: "auto", title: row.note || null }, swatch(row), row.name),
-      ...columns.map(([key, head, fill]) => el("td", { class: key, "data-head": key === "gap" && row.gap ? head : null, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
+      ...columns.map(([key, head, fill]) => el("td", { class: key, "data-head": key === "gap" && row.gap ? head : null, "data-unit": key === "cost" && row.passes ? " passes" : null, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
 }
 
 // Every setting that was run: its arms against SGD, or against what a question compares with.
