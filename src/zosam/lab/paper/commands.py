@@ -178,8 +178,8 @@ def report(
 ) -> None:
     """Make one HTML page of all results; it opens from disk and loads nothing from the network.
 
-    It begins with what was found and accuracy against cost, both made from the runs; figures that need the trained
-    networks (surfaces, masks, feature maps) come from the folder that `zosam figure` has filled.
+    It begins with what was found and accuracy against cost, both made from the runs, and shows what is kept of each
+    layer; surfaces and feature maps come from the folder that `zosam figure` has filled.
 
     Args:
         out: The file to write.
