@@ -67,7 +67,7 @@ def test_the_names_of_arms_stay_on_the_paper(matplotlib, line):
     KINDS["scatter"](paper, figure)
     paper.draw_without_rendering()
     (legend,) = paper.legends
-    assert 0 <= legend.get_window_extent().x0
+    assert legend.get_window_extent().x0 >= 0
     assert legend.get_window_extent().x1 <= paper.bbox.x1
 
 

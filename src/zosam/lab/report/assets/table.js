@@ -109,13 +109,13 @@ function tableView(table) {
       el("div", { class: "scroll" }, resultTable(`${table.title}: ${name}`, rows, reachOf(rows))))] : [];
   });
   const folds = [
-    ["rows of our own, with the same measure", (cell, row) => wasRun(cell) && row.control],
-    ["printed cells that were not run here", (cell) => !wasRun(cell) && cell.paper !== ""],
+    ["row of our own, with the same measure", "rows of our own, with the same measure", (cell, row) => wasRun(cell) && row.control],
+    ["printed cell that was not run here", "printed cells that were not run here", (cell) => !wasRun(cell) && cell.paper !== ""],
   ];
   const node = el("div", {}, ...blocks((cell, row) => wasRun(cell) && !row.control));
-  for (const [words, keep] of folds) {
+  for (const [one, several, keep] of folds) {
     const count = table.rows.flatMap((row) => row.cells.filter((cell) => cell && keep(cell, row))).length;
-    if (count) node.append(el("details", { class: "rest" }, el("summary", {}, `${count} ${words}`), ...blocks(keep)));
+    if (count) node.append(el("details", { class: "rest" }, el("summary", {}, `${count} ${count === 1 ? one : several}`), ...blocks(keep)));
   }
   return {
     node, letters,
