@@ -9,7 +9,7 @@ TICKS = "return [...document.querySelectorAll('#figure-{} text')].map((t) => Num
 
 
 def test_no_axis_goes_beyond_all(chromium, tmp_path, line):
-    arms = arms_of([line(1.0, optimizer="sgd"), line(0.97, optimizer="sam")])
+    arms = arms_of([line(1.0, optimizer="sgd"), line(1.0, optimizer="sam")])
     settings = settings_of(arms)
     figures = [overview.convergence(settings)]
     page.write(tmp_path / "r.html", page.Report("r", cover=overview.tradeoff(arms), figures=figures))
