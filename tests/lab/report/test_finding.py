@@ -84,7 +84,7 @@ def test_one_training_is_told_with_what_would_make_a_comparison(lines_of):
     lines = lines_of({"zosam": 0})
     assert said(lines) == (
         "3 seeds of one training: ZO-SAM, RigL 90 %, 4 epochs, has 51.00 ± 2.37 % of the test set right."
-        " To compare, give the same command with --optimizer sgd."
+        " To compare, give the same command with --optimizer sgd and no --rho."
     )
     assert said(lines[:1]).startswith("One training: ZO-SAM, RigL 90 %, 4 epochs, has 50.00 % of")
     assert said(lines_of({"sgd": 0})).endswith("with --optimizer sam.")

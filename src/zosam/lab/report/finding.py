@@ -89,7 +89,7 @@ def finding(settings: Sequence[Setting]) -> str:
 
 def _alone(arm: Arm) -> str:
     """Of one arm: how far it came, and what would make a comparison of it."""
-    n, other = len(arm.lines), "sam" if arm.optimizer == "sgd" else "sgd"
+    n, other = len(arm.lines), "sam" if arm.optimizer == "sgd" else "sgd and no --rho"
     return (
         f"{'One training' if n == 1 else f'{n} seeds of one training'}: {arm.name}, {arm.where}, has"
         f" {arm.estimate.text()} % of the test set right. To compare, give the same command with --optimizer {other}."
