@@ -78,7 +78,7 @@ def bars(title: str, note: str, groups: dict[str, dict[str, float]]) -> str:
             rows.append(
                 f'<text x="{left - 8:.0f}" y="{y + 13}" text-anchor="end">{escape(name)}</text>'
                 f'<rect x="{left:.0f}" y="{y}" width="{scale * value:.1f}" height="17" rx="2" fill="{fill}"/>'
-                f'<text x="{left + 6 + scale * value:.1f}" y="{y + 13}" stroke="#fff" stroke-width="4" '
+                f'<text x="{left + 6 + scale * value:.1f}" y="{y + 13}" stroke="#fff" stroke-width="7" '
                 f'paint-order="stroke">{value:.1f}</text>'
             )
             y += 22

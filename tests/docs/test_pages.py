@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import linecache
+import os
 import re
 import shlex
 import socket
@@ -14,6 +15,8 @@ import types
 
 import pytest
 import torch
+
+import zosam
 
 from .pages import PAGES, ROOT, blocks, commands, reader
 
@@ -59,6 +62,39 @@ def test_the_blocks_run_as_printed(page, alone):
     if not any(b.language == "python" and b.not_run is None for b in blocks(page)):
         pytest.skip("nothing to run here")
     run(page)
+
+
+def test_what_start_has_pasted_goes_on_after_a_kill_and_ends_in_the_same_bits(alone, monkeypatch):
+    page = [b.code for b in blocks(ROOT / "docs" / "start.md") if b.language == "python"]
+    last = next(i for i, code in enumerate(page) if "os.path.exists" in code)
+    pasted, given, accelerate, replace = "\n".join(page[: last + 1]), [], zosam.accelerate, os.replace
+
+    def measured_once(model, sparse, example, choices=None):
+        given.append(choices)
+        accelerate(model, sparse, example, choices or chosen)
+        chosen.update(zosam.kernels.choices(model))
+
+    def trained():
+        exec(compile(pasted, "pasted", "exec"), names := reader())
+        return names["model"].state_dict()
+
+    def killed(*where):
+        if where[1] == "checkpoint.pt" and torch.load(where[0], weights_only=True)["epochs"] == 4:
+            raise KeyboardInterrupt
+        replace(*where)
+
+    chosen = {}
+    monkeypatch.setattr(zosam, "accelerate", measured_once)
+    whole = trained()
+    os.remove("checkpoint.pt")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trained()
+    assert torch.load("checkpoint.pt", weights_only=True)["epochs"] == 3
+    again = trained()
+    assert all(torch.equal(again[name], value) for name, value in whole.items())
+    assert given[-1] == chosen
 
 
 def _frames(error):

@@ -49,6 +49,14 @@ def test_same_parameters_keys_and_outputs(always: None, masks: Any) -> None:
     close(model(x), expected)
 
 
+@pytest.mark.parametrize("measured", [True, False])
+def test_random_numbers_go_on_as_if_nothing_were_there(measured: bool, always: None, masks: Any) -> None:
+    model, sparse, x = build(masks)
+    before = torch.get_rng_state()
+    accelerate(model, sparse, x, None if measured else {})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_restore_gives_the_own_forward_back(always: None, masks: Any) -> None:
     model, sparse, x = build(masks)
     expected = model(x)

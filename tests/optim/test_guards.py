@@ -214,6 +214,24 @@ def test_a_wrapper_that_never_climbs_says_so_once():
         bare(optimizer, model, 3)  # not again after a climb in between
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_what_is_said_points_to_the_line_of_the_loop(scheduled):
+    model = net()
+    optimizer = SAM(sgd(model))
+    if scheduled:  # torch then wraps step once more
+        torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with pytest.warns(UserWarning, match="without a climb") as said:
+        bare(optimizer, model, 2)
+    assert said[0].filename == __file__
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = net()
+        short = SAM(sgd(model), rho=1e-7)
+        for _ in range(30):
+            short.step(lambda: loss_of(model))
+    assert [w.filename for w in said if "of their length" in str(w.message)] == [__file__]
+
+
 def test_so_does_one_whose_schedule_begins_at_zero():
     model = net()
     optimizer = SAM(sgd(model), rho=schedules.Late(0.5, 0.3, 8))

@@ -68,8 +68,11 @@ class Case:
         return f"{switch.title}, {'training' if self.backward else 'forward'} of {self.batch}"
 
     def samples(self) -> list[Tensor]:
-        """Random inputs of the example's shapes; zeros where it holds integers."""
-        return [torch.randn(s) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in self.example]
+        """Random inputs of the example's shapes; zeros where it holds integers. The user's random numbers stay."""
+        own = torch.Generator()
+        return [
+            torch.randn(s, generator=own) if d.is_floating_point else torch.zeros(s, dtype=d) for s, d in self.example
+        ]
 
 
 def settle(module: nn.Module, switches: Sequence[Switch], case: Case, choices: Choices) -> None:

@@ -72,6 +72,10 @@ class Record:
         file = self.path / "sparse.safetensors"
         return saved_masks(file) if file.exists() else {}
 
+    def masks_over_training(self) -> list[tuple[int, dict[str, Tensor]]]:
+        """(step, masks) as they were, step 0 first: of a run with diagnostics; else there are none."""
+        return [(int(file.stem), saved_masks(file)) for file in sorted((self.path / "masks").glob("*.safetensors"))]
+
 
 def write(record: Record, status: str) -> None:
     """Write what is known of a run: record.json, and its epochs once more as CSV."""

@@ -264,8 +264,9 @@ def run(
         return done or finished(path, what)
 
 
-def finished(path: Path, what: Run | None = None) -> Record:
+def finished(path: str | Path, what: Run | None = None) -> Record:
     """The record of a run that has ended, by its folder; of `what`, or of the run that it says it is."""
+    path = Path(path)
     try:
         content = read_record(path)
     except FileNotFoundError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +16,16 @@ from torch import Tensor
 from zosam.optim.passes import Backward
 
 LOOK_AT_STEP = 10  # from when on the length of a perturbation is looked at, once
+INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))
+
+
+def level_of_user() -> int:
+    """The `stacklevel` of the line that called us, past the frames of this package and of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def refuse_gathered(gradients: Sequence[Tensor]) -> None:
@@ -79,7 +92,7 @@ class Remarks:
                 f"{self._name}.step() was called twice without a climb, so it does what its base does: use"
                 " step(closure), or ascend(closure) before each forward (in transformers' Trainer:"
                 " zosam.integrations.transformers)",
-                stacklevel=5,
+                stacklevel=level_of_user(),
             )
         return self.bare_steps + 1
 
@@ -97,5 +110,5 @@ class Remarks:
                 f"{self._name} moves the weights by {moved / length:.1e} of their length, too little to change"
                 f" anything: a rho {times:.0f} times as large would move them by {50 * matters:.2g} of it; see docs on"
                 " rho and scale",
-                stacklevel=8,
+                stacklevel=level_of_user(),
             )

@@ -6,6 +6,7 @@ import pytest
 
 from zosam.lab.report.arms import arms_of, family, front, is_trial, plain, settings_of, unsteady, words
 from zosam.lab.run import Run
+from zosam.lab.settings import Choice
 
 
 def test_seeds_of_one_training_are_an_arm(line):
@@ -104,5 +105,9 @@ def test_words():
     assert words(run.model) == "ResNet-20 (stem_stride 2)"
     assert words(run.data) == "CIFAR-10 (train 20,000)"
     assert words(Run(data="cifar10:augment=false,train=20000").data) == "CIFAR-10 (no augment, train 20,000)"
+    assert words(Run(data="cifar10:validation=5000").data) == "CIFAR-10 (validation 5,000)"
+    assert words(Run(method="mest:every=40,drop_fraction=0.12345").method).endswith("0.12345, every 40)")
     assert words(run.method) == "MEST (every 40)"
+    assert words(Choice("mine:net", "mine:net", {})) == "mine:net"
+    assert words(Choice("mine:net", "mine:net:width=4", {"width": 4})) == "mine:net (width 4)"
     assert [plain(name) for name in ("wrn28_10", "rwp", "zosam", "sam")] == ["wrn28_10", "RWP", "ZO-SAM", "SAM"]

@@ -75,8 +75,19 @@ def test_the_other_comparison_is_told_beside_it(lines_of):
 
 
 def test_nothing_to_compare(lines_of):
-    assert "nothing to compare" in said(lines_of({"sgd": 0}))
     assert "nothing to compare" in said([])
+    text = said(lines_of({"sam": 0, "zosam": 1}))  # there is no SGD
+    assert text.startswith("Nothing was trained beside SGD in the same setting")
+
+
+def test_one_training_is_told_with_what_would_make_a_comparison(lines_of):
+    lines = lines_of({"zosam": 0})
+    assert said(lines) == (
+        "3 seeds of one training: ZO-SAM, RigL 90 %, 4 epochs, has 51.00 ± 2.37 % of the test set right."
+        " To compare, give the same command with --optimizer sgd and no --rho."
+    )
+    assert said(lines[:1]).startswith("One training: ZO-SAM, RigL 90 %, 4 epochs, has 50.00 % of")
+    assert said(lines_of({"sgd": 0})).endswith("with --optimizer sam.")
 
 
 def test_of_many_the_last_are_counted(lines_of):
@@ -111,7 +122,8 @@ def test_what_was_run_counts(lines):
     text = what_was_run(arms, trials=12)
     assert text.startswith("78 trainings of CIFAR-10, ResNet-20 and CIFAR-10, ResNet-32; RigL at 90 and 95 %; dense;")
     assert text.endswith("4 optimizers, 3 seeds each; after 12 trials for tuning.")
-    assert what_was_run(arms[:1]).endswith("1 optimizer, 3 seeds each.")
+    assert what_was_run(arms[:1]).endswith("1 optimizer, 3 seeds.")
+    assert what_was_run(arms_of(lines[:1])).startswith("1 training of ")
     fewer = arms_of([entry for entry in lines if entry["run"]["seed"] < 100][1:])
     assert what_was_run(fewer).endswith("4 optimizers, 2 to 3 seeds each.")
 
@@ -143,4 +155,5 @@ def test_tables_say_what_their_trainings_were_computed_on(lines):
 
 
 def test_durations():
-    assert [duration(s) for s in (12.4, 90, 5400, 2 * 86400)] == ["12 s", "1.5 min", "1.5 h", "2.0 d"]
+    lengths = (1.24, 9.96, 12.4, 90, 5400, 2 * 86400)
+    assert [duration(s) for s in lengths] == ["1.2 s", "10 s", "12 s", "1.5 min", "1.5 h", "2.0 d"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,22 @@ def test_arms_with_long_names_are_not_joined(matplotlib, line):
     KINDS["scatter"](paper, _printable(figure))
     chains = [d for d in paper.axes[0].lines if d.get_linestyle() == "-" and d.get_drawstyle() == "default"]
     assert [len(chain.get_xdata()) for chain in chains] == [1, 1]
+
+
+def test_the_names_of_arms_stay_on_the_paper(matplotlib, line):
+    from matplotlib.figure import Figure
+
+    from zosam.lab.report.drawings import KINDS
+
+    long = "random direction, filter metric"
+    arms = arms_of([line(0.5, optimizer=name) for name in ("sgd", "sam", "zosam", "rwp", "msam", "s2sam", "gsam")])
+    figure = overview.tradeoff([replace(arm, optimizer_name=f"{long} {i}") for i, arm in enumerate(arms)])
+    paper = Figure(layout="constrained")
+    KINDS["scatter"](paper, figure)
+    paper.draw_without_rendering()
+    (legend,) = paper.legends
+    assert legend.get_window_extent().x0 >= 0
+    assert legend.get_window_extent().x1 <= paper.bbox.x1
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # no font has everything

@@ -30,4 +30,5 @@ commands       zosam table, figure and report
 answers        zosam evidence
 show           a table in the terminal and for the report
 contents       what is in the report
+kept           what is kept of each layer, and the film of the masks, for the report
 """

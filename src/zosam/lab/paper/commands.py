@@ -178,8 +178,8 @@ def report(
 ) -> None:
     """Make one HTML page of all results; it opens from disk and loads nothing from the network.
 
-    It begins with what was found and accuracy against cost, both made from the runs; figures that need the trained
-    networks (surfaces, masks, feature maps) come from the folder that `zosam figure` has filled.
+    It begins with what was found and accuracy against cost, both made from the runs, and shows what is kept of each
+    layer; surfaces and feature maps come from the folder that `zosam figure` has filled.
 
     Args:
         out: The file to write.
@@ -195,11 +195,13 @@ def report(
     from zosam.lab.paper.contents import contents
     from zosam.lab.report.page import write
 
+    say, count = output.aside(console), sum(1 for _ in runs.glob("*/record.json"))
+    say.print(f"reading {count:,} run{'s' * (count != 1)} in {runs} ...", highlight=False, markup=False, soft_wrap=True)
     content = contents(Book.open(runs, results), figures, tier, seeds, only)
     write(out, content)
     if stills is not None:
         for drawing in content.all_figures:
-            _draw(drawing, stills / f"{drawing['name']}.svg", output.aside(console))
+            _draw(drawing, stills / f"{drawing['name']}.svg", say)
     size, figure_count, table_count = out.stat().st_size, len(content.all_figures), len(content.tables)
     told = {"file": str(out), "bytes": size, "figures": figure_count, "tables": table_count}
     output.tell(f"{out}  {size:,} bytes: {figure_count} figures, {table_count} tables", told)

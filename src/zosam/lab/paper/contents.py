@@ -14,6 +14,7 @@ from zosam.lab.paper import recipes
 from zosam.lab.paper.evidence import TUNING, Question, question
 from zosam.lab.paper.evidence import names as asked_names
 from zosam.lab.paper.figure import FIGURES, load_figure
+from zosam.lab.paper.kept import films, kept
 from zosam.lab.paper.results_store import Book
 from zosam.lab.paper.show import filled
 from zosam.lab.paper.table import NAMES, load
@@ -36,22 +37,25 @@ ORDER = ("Over training", "Loss surfaces", "Masks", "Feature maps", "Corrupted p
 def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3, only: str | None = None) -> Report:
     """All that is there, as a report; a ValueError if nothing is."""
     names, tiers = recipes.labels(), [tier] if tier else list(recipes.TIERS)
-    lines = _chosen(book.entries(), names, only)
+    every = book.entries()
+    lines = _chosen(every, names, only)
     trials = [line for line in lines if is_trial(line)]
     results = [line for line in lines if not is_trial(line)] or trials
     drawings = _drawings(figures, tiers, book)
     arms = arms_of(results, names)
     if not arms and not drawings:
         raise ValueError(
-            "there is no run and no figure to show: begin with `zosam train` or `zosam demo`, or name a folder of runs"
-            " with --runs"
+            "there is no run and no figure to show: begin with `zosam demo` or `zosam train`, or name a folder of runs"
+            " with --runs, or files of --results"
         )
     settings = settings_of(arms)
     watched = settings_of(arms_of((line for line in lines if _is_watched(line)), names))
+    several = len(arms) > 1  # else there is nothing to hold it against
     own = [
         ("Over training", overview.convergence(settings)),
         ("Over training", overview.losses(settings)),
         ("Over training", overview.variance(watched)),
+        *(("Masks", figure) for figure in (*kept(settings, book), *films(settings, book))),
         *(("Corrupted pictures", figure) for figure in overview.corruptions(arms)),
         *(("Tuning", figure) for figure in overview.tuning(trials, names)),
     ]
@@ -60,11 +64,11 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
         title="Sparse training, sharpness-aware: what was measured",
         lead=lead if arms else [],
         facts=facts(lines),
-        cover=overview.tradeoff(arms) if arms else None,
+        cover=overview.tradeoff(arms) if several else None,
         questions=_questions(book, {line["key"]: line for line in lines}),
-        comparisons=overview.comparisons(settings),
+        comparisons=overview.comparisons(settings) if several else [],
         figures=_sorted([*({**figure, "section": section} for section, figure in own if figure), *drawings]),
-        tables=_tables(book, tiers, seeds),
+        tables=_tables(book, every, tiers, seeds),
     )
 
 
@@ -125,11 +129,14 @@ def _is_watched(line: Line) -> bool:
     return "gradient_variance" in line["epochs"][-1]
 
 
-def _tables(book: Book, tiers: list[str], seeds: int) -> list[dict[str, Any]]:
+def _tables(book: Book, known: Iterable[Line], tiers: list[str], seeds: int) -> list[dict[str, Any]]:
     """The paper's tables that have a number of ours, with names of their own where several tiers have them."""
-    lines = {arm.run.key: arm.lines.values() for arm in arms_of(book.entries())}
+    arms = arms_of(known)
+    lines, models = {arm.run.key: arm.lines.values() for arm in arms}, {arm.run.model.name for arm in arms}
     found = []
-    for content in (load(name, tier) for tier in tiers for name in NAMES):
+    for content in (load(name, tier) for tier in tiers if models & recipes.tier(tier).models for name in NAMES):
+        if not any(cell.run is not None and cell.run.key in lines for cell in content.cells):
+            continue
         shown = filled(content, book, seeds)
         if any(cell and cell["ours"] for row in shown["rows"] for cell in row["cells"]):
             own = {cell.run.key for cell in content.cells if cell.run is not None}

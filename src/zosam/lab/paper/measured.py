@@ -23,7 +23,6 @@ from zosam.lab.record import Record
 from zosam.lab.report.arms import style
 from zosam.lab.train import classification
 from zosam.lab.where import Where
-from zosam.sparse.save import saved_masks
 
 Records = Mapping[str, Sequence[Record]]  # by series, one for each seed
 Drawing = dict[str, Any]
@@ -125,7 +124,7 @@ def _corruptions(figure: Figure, found: Records, book: Book, networks: Networks)
 
 def _masks(figure: Figure, found: Records, book: Book, networks: Networks) -> list[Drawing]:
     (record, *_), *_ = found.values()
-    frames = [(int(file.stem), saved_masks(file)) for file in sorted((record.path / "masks").glob("*.safetensors"))]
+    frames = record.masks_over_training()
     return [masks_film.film(frames), *masks_film.figures(frames)] if frames else []
 
 

@@ -37,6 +37,11 @@ class Tier:
     optimizers: Mapping[str, Fields]
     arms: Mapping[str, Fields]
 
+    @property
+    def models(self) -> set[str]:
+        """The names of the networks that it trains."""
+        return {str({**self.common, **own}["model"]).partition(":")[0] for own in self.networks.values()}
+
     def run(
         self,
         network: str,

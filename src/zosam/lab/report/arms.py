@@ -247,9 +247,9 @@ def clock_of(arms: Sequence[Arm]) -> Unit:
 
 def words(choice: Choice) -> str:
     """A choice as people read it: "resnet20:stem_stride=2" is "ResNet-20 (stem_stride 2)"."""
-    _, _, settings = str(choice).partition(":")
+    settings = str(choice).removeprefix(choice.name).removeprefix(":")
     told = re.sub(r"(\w+)=false", r"no \1", settings).replace("=true", "").replace(",", ", ").replace("=", " ")
-    told = re.sub(r"\d{5,}", lambda number: f"{int(number[0]):,}", told)
+    told = re.sub(r"(?<![\d.])\d{4,}", lambda number: f"{int(number[0]):,}", told)
     return f"{plain(choice.name)} ({told})" if told else plain(choice.name)
 
 

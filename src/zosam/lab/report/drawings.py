@@ -75,7 +75,8 @@ def _scatter(paper: Figure, figure: dict[str, Any]) -> None:
     marks = {arm["sparsity"]: styles[_key(arm)]["marker"] for arm in panel["arms"]}
     shown = [Line2D([], [], color=c, linewidth=4, label=n) for n, c in names.items()]
     shown += [Line2D([], [], color="#5c6570", linestyle="", marker=m, label=s) for s, m in marks.items()]
-    paper.legend(handles=shown, loc="outside lower center", ncols=3)  # below: so words are large on a phone, too
+    columns = 3 if max(len(str(one.get_label())) for one in shown) <= 20 else 2
+    paper.legend(handles=shown, loc="outside lower center", ncols=columns)  # below: so words are large on a phone, too
 
 
 def _time_unit(label: str, longest: float) -> tuple[int, str]:

@@ -67,9 +67,12 @@ def scores(settings: Iterable[Setting]) -> list[Score]:
 
 def finding(settings: Sequence[Setting]) -> str:
     """One sentence: who is ahead of SGD beyond the spread of seeds, who is not, and at which cost."""
+    arms = [arm for setting in settings for arm in setting.arms]
+    if len(arms) == 1:
+        return _alone(arms[0])
     known = sorted(scores(settings), key=lambda score: -score.mean)
     if not known:
-        return "No two optimizers were trained in the same setting, so there is nothing to compare yet."
+        return "Nothing was trained beside SGD in the same setting and seed, so there is nothing to compare."
     most = max(len(score.gaps) for score in known)
     fields = list(dict.fromkeys(key.replace("_", " ") for s in settings for arm in s.arms for key in arm.differs))
     opening = f"Against SGD{f' in {most} settings' * (most > 1)}"
@@ -82,6 +85,15 @@ def finding(settings: Sequence[Setting]) -> str:
         if told:
             said.append(words.format(_listed(told), "is" if len(told) == 1 else "are"))
     return f"{opening} {'; '.join(said)}.{_at_equal(settings)}"
+
+
+def _alone(arm: Arm) -> str:
+    """Of one arm: how far it came, and what would make a comparison of it."""
+    n, other = len(arm.lines), "sam" if arm.optimizer == "sgd" else "sgd and no --rho"
+    return (
+        f"{'One training' if n == 1 else f'{n} seeds of one training'}: {arm.name}, {arm.where}, has"
+        f" {arm.estimate.text()} % of the test set right. To compare, give the same command with --optimizer {other}."
+    )
 
 
 def _at_equal(settings: Iterable[Setting]) -> str:
@@ -156,7 +168,7 @@ def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
     tasks = Counter(arm.task for arm in arms)
     methods = dict.fromkeys(plain(a.run.method.name) for a in arms if not a.is_dense)
     sparsities = sorted({a.run.sparsity for a in arms if not a.is_dense})
-    parts = [f"{count:,} trainings of {_listed([t for t, _ in tasks.most_common(3)])}"]
+    parts = [f"{count:,} training{'s' * (count != 1)} of {_listed([t for t, _ in tasks.most_common(3)])}"]
     if len(tasks) > 3:
         parts[0] += f" and {len(tasks) - 3} more"
     if methods:
@@ -164,7 +176,8 @@ def what_was_run(arms: Sequence[Arm], trials: int = 0) -> str:
     if any(a.is_dense for a in arms):
         parts.append("dense")
     names, seeds = len({a.optimizer_name for a in arms}), f"{least}" if least == most else f"{least} to {most}"
-    parts.append(f"{names} optimizer{'s' * (names != 1)}, {seeds} seed{'s' * (most != 1)} each")
+    each = " each" * (len(arms) > 1)
+    parts.append(f"{names} optimizer{'s' * (names != 1)}, {seeds} seed{'s' * (most != 1)}{each}")
     if trials:
         parts.append(f"after {trials:,} trials for tuning")
     return "; ".join(parts) + "."
@@ -216,4 +229,4 @@ def duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"{seconds:.{seconds < 9.95:d}f} s"

@@ -53,6 +53,7 @@ def tradeoff(arms: Sequence[Arm]) -> Figure:
         " mean cost. Lines join the same arm at several lengths of training; arms of equal cost stand side by side."
         + busy[next(iter(units))],
         "y": "test accuracy, last epoch, %",
+        "most": 100,
         "x": units,
         "panels": panels,
     }
@@ -113,12 +114,19 @@ def interval(gap: Estimate | None) -> dict[str, Any] | None:
 def convergence(settings: Sequence[Setting]) -> Figure | None:
     """Test accuracy over epochs, time and passes, a panel for each setting."""
     units: tuple[Unit, ...] = ("epochs", _clock(settings), "passes")
-    note = "Mean over seeds; the band goes from the lowest to the highest. The learning rate falls to zero at the end."
-    note += _best_of(settings)
+    arms = [arm for setting in settings for arm in setting.arms]
+    schedules = [arm.run.schedule for arm in arms]
+    note = (
+        "Mean over seeds; the band goes from the lowest to the highest." if any(len(a.lines) > 1 for a in arms) else ""
+    )
+    if all(s.name == "cosine" and not s.settings.get("minimum") for s in schedules):
+        note += " The learning rate falls to zero at the end."
+    note = f"{note}{_best_of(settings)}".strip()
     panels = _curves(settings, "test_accuracy", 100, units)
     about = {"name": "convergence", "kind": "lines", "title": "Accuracy over training", "note": note}
     axes = {unit: LABELS[unit] for unit in units}
-    return {**about, "x": axes, "y": "test accuracy, %", "log_y": False, "panels": panels} if panels else None
+    y = {"y": "test accuracy, %", "most": 100, "log_y": False}
+    return {**about, "x": axes, **y, "panels": panels} if panels else None
 
 
 def losses(settings: Sequence[Setting]) -> Figure | None:

@@ -15,7 +15,7 @@ def names(browser: Any, selector: str) -> list[str]:
 def test_only_what_was_run_is_shown_and_the_rest_is_folded(browser):
     assert names(browser, "#table-table1") == ["RigL", "RigL + ZO-SAM"] * 3  # one block for each column
     folds = [node.text for node in browser.all("#table-table1 .rest summary")]
-    assert folds == ["1 rows of our own, with the same measure", "2 printed cells that were not run here"]
+    assert folds == ["1 row of our own, with the same measure", "2 printed cells that were not run here"]
     browser.click("#table-table1 .rest:last-of-type summary")
     assert names(browser, "#table-table1")[-2:] == ["LTH", "LTH"]
     assert browser.one("#table-table1 td.verdict").text.replace("\n", "") == "✓reproduced"

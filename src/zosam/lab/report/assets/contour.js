@@ -57,7 +57,7 @@ function contourMap(pen, share, box, levels, look) {
     for (let a = 0; a < across * FINE; a++) {
       const value = between(share, (a + 0.5) / FINE, (b + 0.5) / FINE);
       if (value === null || value > 1) continue;
-      pen.rect(box.x + a * wide, box.y + box.size - (b + 1) * tall, wide + 0.4, tall + 0.4, paint(mix(MAPS.sequential, value)));
+      pen.rect(box.x + a * wide, box.y + box.size - (b + 1) * tall, wide + 1, tall + 1, paint(mix(MAPS.sequential, value)));
     }
   }
   for (let k = 1; k <= levels; k++) {

@@ -61,7 +61,7 @@ function show(value) {
 
 function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [0, "s"]].find(([least]) => seconds >= least);
-  return `${(seconds / (size || 1)).toFixed(size ? 1 : 0)} ${unit}`;
+  return `${(seconds / (size || 1)).toFixed(size || seconds < 9.95 ? 1 : 0)} ${unit}`;
 }
 
 // A formatter that gives all values the same number of decimals, where they are of one size.

@@ -25,7 +25,8 @@ KINDS.heat = (figure, stage) => {
     const side = Math.min(width * 0.34, 180, Math.max(20, ...figure.rows.map((name) => textWidth(name)))) + 10;
     const count = Math.max(1, figure.columns.length);
     const across = Math.max(1, Math.min(panels.length, Math.floor((width - side) / Math.max(count * 44 + 16, 120))));
-    const cell = Math.max(13, Math.min(84, Math.floor((width - side - 16 * (across - 1)) / across / count - (width < 500 ? 3 : 6))));
+    const fitting = (free) => Math.max(13, Math.min(84, Math.floor((free - side - 16 * (across - 1)) / across / count - (width < 500 ? 3 : 6))));
+    const cell = fitting(width - headSpace(figure.columns, fitting(width)).slant); // the last name stays inside
     const tall = Math.max(20, Math.min(cell, 26));
     const space = headSpace(figure.columns, cell), head = 26 + space.height;
     const block = { width: cell * count + 16, height: head + tall * figure.rows.length + 22 };

@@ -52,7 +52,7 @@ KINDS.lines = (figure, stage) => {
     const places = some.flatMap((s) => along(s, key)).map((v) => v / per);
     const axes = {
       x: { domain: roomy(extent(places), false, 0.015), label, whole: places.every(Number.isInteger) },
-      y: { domain: roomy(extent(some.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), log), log), log,
+      y: { domain: upTo(figure.most, roomy(extent(some.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]), log), log)), log,
         label: apart(figure.y) + (lost() ? ` (log; ${lost()} values not above 0 are left out)` : "") },
     };
     area.left += axisWidth(axes.y, area);

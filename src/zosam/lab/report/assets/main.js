@@ -78,10 +78,11 @@ if (DATA.questions.length) {
 }
 if (DATA.comparisons.length) {
   const view = comparisonView(DATA.comparisons), id = "comparisons", title = "Every arm, by setting";
-  section("Against SGD").add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` },
+  section(view.compared ? "Against SGD" : "Trainings").add(el("article", { id, class: "table", "aria-labelledby": `${id}-title` },
     heading(id, { title }, downloads("comparisons", view)),
-    el("p", { class: "note" }, "Mean over seeds with Student's 95 % interval. The difference is taken seed by seed; its bar is dark where the interval leaves zero out. "
-      + "Where SGD was trained in several ways, the one with the highest mean is the reference; of the others, too, that one speaks for its optimizer above."), view.node), id, title);
+    el("p", { class: "note" }, "Mean over seeds with Student's 95 % interval."
+      + (view.compared ? " The difference is taken seed by seed; its bar is dark where the interval leaves zero out. "
+      + "Where SGD was trained in several ways, the one with the highest mean is the reference; of the others, too, that one speaks for its optimizer above." : "")), view.node), id, title);
 }
 const sections = new Map();
 for (const figure of DATA.figures) sections.set(figure.section, [...(sections.get(figure.section) || []), figure]);

@@ -84,7 +84,7 @@ function colourBar(pen, { x, y, width, map, domain, log, label, look }) {
   const steps = 64, share = width / steps;
   for (let i = 0; i < steps; i++) pen.rect(x + i * share, y, width - i * share, 9, paint(mix(map, (i + 0.5) / steps)));
   const place = scale(domain, [x, x + width], log);
-  for (const tick of ticks(domain, Math.max(2, width / 70), log)) {
+  for (const tick of ticks(domain, Math.max(4.5, width / 55), log)) {
     pen.line([[place(tick.at), y + 9], [place(tick.at), y + 13]], look.soft);
     pen.text(place(tick.at), y + 25, tick.text, { size: 11, anchor: "middle", fill: look.soft });
   }

@@ -25,6 +25,9 @@ function roomy([low, high], log, share = 0.05) {
   return [low - air, high + air];
 }
 
+// No axis goes on where no value can be, as beyond 100 %.
+const upTo = (most, [low, high]) => [low, Math.min(high, most ?? Infinity)];
+
 function scale([low, high], [from, to], log) {
   const f = log ? Math.log10 : (v) => v;
   return (value) => from + ((f(value) - f(low)) / (f(high) - f(low) || 1)) * (to - from);

@@ -28,7 +28,7 @@ KINDS.scatter = (figure, stage) => {
     const [low, high] = extent(costs), log = low > 0 && high / low > 8;
     const axes = {
       x: { domain: roomy([low / per, high / per], log, 0.07), log, label },
-      y: { domain: roomy(extent(usual(arms.flatMap((arm) => arm.seeds.map((seed) => seed.y)))), false, 0.06), label: figure.y },
+      y: { domain: upTo(figure.most, roomy(extent(usual(arms.flatMap((arm) => arm.seeds.map((seed) => seed.y)))), false, 0.06)), label: figure.y },
     };
     const area = { top: top.height + 28, bottom: top.height + 28 + Math.round(Math.max(260, Math.min(400, width * 0.4))), right: width - 14 };
     area.left = axisWidth(axes.y, area);

@@ -69,7 +69,7 @@ function resultTable(caption, rows, reach, heads = {}) {
     el("thead", {}, el("tr", {}, el("td"), ...columns.map(([key, head]) => el("th", { scope: "col", class: key }, head)))),
     el("tbody", {}, ...rows.map((row) => el("tr", { class: row.control ? "control" : null },
       el("th", { scope: "row", dir: "auto", title: row.note || null }, swatch(row), row.name),
-      ...columns.map(([key, head, fill]) => el("td", { class: key, "data-head": key === "gap" && row.gap ? head : null, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
+      ...columns.map(([key, head, fill]) => el("td", { class: key, "data-head": key === "gap" && row.gap ? head : null, "data-unit": key === "cost" && row.passes ? " passes" : null, "data-verdict": key === "verdict" ? row.verdict : null }, ...fill(row)))))));
 }
 
 // Every setting that was run: its arms against SGD, or against what a question compares with.
@@ -78,15 +78,15 @@ function comparisonView(settings, versus = "SGD") {
   const cost = (row) => `${duration(row.seconds)}${row.passes === null ? "" : `, × ${row.passes.toFixed(2)}`}`;
   const block = (setting) => el("div", { class: "block" }, el("h4", { dir: "auto" }, setting.name, el("span", { class: "on" }, setting.on)),
     el("div", { class: "scroll" }, resultTable(setting.name, setting.rows.map((row) => ({ ...row, cost: cost(row), reference: row.name === setting.reference })), reach,
-      { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: `${setting.time}, × passes` })));
-  const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), rest = settings.filter((setting) => !compared.includes(setting));
-  const node = el("div", {}, ...compared.slice(0, 6).map(block));
-  for (const [some, words] of [[compared.slice(6), "more"], [rest, "without a pair to compare"]]) {
+      { ours: "accuracy, % ± 95 %", gap: `against ${versus}`, cost: setting.time + (setting.rows.some((row) => row.passes !== null) ? ", × passes" : "") })));
+  const compared = settings.filter((setting) => setting.rows.some((row) => row.gap)), shown = compared.length ? compared : settings;
+  const node = el("div", {}, ...shown.slice(0, 6).map(block)), rest = settings.filter((setting) => !shown.includes(setting));
+  for (const [some, words] of [[shown.slice(6), "more"], [rest, "without a pair to compare"]]) {
     const noun = some.length === 1 ? "setting" : "settings", told = words === "more" ? `more ${noun}` : `${noun} ${words}`;
     if (some.length) node.append(el("details", { class: "rest" }, el("summary", {}, `${some.length} ${told}`), ...some.map(block)));
   }
   return {
-    node,
+    node, compared: compared.length > 0,
     rows: () => [["setting", "arm", "sparsity", "accuracy", "difference", "half width", "seconds", "passes as ratio", "by seed"],
       ...settings.flatMap((setting) => setting.rows.map((row) => [setting.name, row.name, row.sparsity, row.ours, row.gap?.mean, row.gap?.half, row.seconds, row.passes,
         Object.values(row.seeds).map((v) => v.toFixed(4)).join(" ")]))],
@@ -109,13 +109,13 @@ function tableView(table) {
       el("div", { class: "scroll" }, resultTable(`${table.title}: ${name}`, rows, reachOf(rows))))] : [];
   });
   const folds = [
-    ["rows of our own, with the same measure", (cell, row) => wasRun(cell) && row.control],
-    ["printed cells that were not run here", (cell) => !wasRun(cell) && cell.paper !== ""],
+    ["row of our own, with the same measure", "rows of our own, with the same measure", (cell, row) => wasRun(cell) && row.control],
+    ["printed cell that was not run here", "printed cells that were not run here", (cell) => !wasRun(cell) && cell.paper !== ""],
   ];
   const node = el("div", {}, ...blocks((cell, row) => wasRun(cell) && !row.control));
-  for (const [words, keep] of folds) {
+  for (const [one, several, keep] of folds) {
     const count = table.rows.flatMap((row) => row.cells.filter((cell) => cell && keep(cell, row))).length;
-    if (count) node.append(el("details", { class: "rest" }, el("summary", {}, `${count} ${words}`), ...blocks(keep)));
+    if (count) node.append(el("details", { class: "rest" }, el("summary", {}, `${count} ${count === 1 ? one : several}`), ...blocks(keep)));
   }
   return {
     node, letters,
