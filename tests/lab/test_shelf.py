@@ -75,7 +75,7 @@ def test_the_table_and_csv(shelf, capsys, monkeypatch):
     runs(shelf)
     out = capsys.readouterr().out
     row = next(line for line in out.splitlines() if line.startswith(SAM.folder))
-    assert row.split()[1:8] == ["stopped", "87.50%", "2/3", "7", "4", "s", "24"]
+    assert row.split()[1:8] == ["stopped", "87.50%", "2/3", "7", "4.0", "s", "24"]
     assert next(line for line in out.splitlines() if line.startswith(LOOKSAM.folder)).split()[1:4] == [
         "stopped", "0/3", "0",
     ]  # fmt: skip
