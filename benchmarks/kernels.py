@@ -22,9 +22,9 @@ import torch
 from chart import bars, has_bf16, machine, write
 
 from zosam.kernels import build, doctor
-from zosam.kernels.choose import best
 from zosam.kernels.operations.index import Geometry
 from zosam.kernels.operations.timed import DenseLayer, SparseLayer
+from zosam.kernels.timing import best
 
 Calls = dict[str, Callable[[], object]]
 LAYERS = {  # name: geometry, share of the batch that it runs at

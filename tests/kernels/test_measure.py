@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zosam.kernels import choose
+from zosam.kernels import timing
 
 
 class Machine:
@@ -30,9 +30,9 @@ def test_the_faster_one_is_found_on_a_busy_machine(
     threads: int, disturbed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, calls = Machine(), iter(range(100))
-    monkeypatch.setattr(choose, "time", machine)
+    monkeypatch.setattr(timing, "time", machine)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    found = choose.ratio(
+    found = timing.ratio(
         lambda: machine.work(0.004), lambda: machine.work(0.001, waits=0.03 if next(calls) < disturbed else 0.0)
     )
     assert found == pytest.approx(4.0)

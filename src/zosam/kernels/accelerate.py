@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from . import build
-from .choose import Choices, times
+from .choose import Choices
 from .dispatch import Dispatcher
 from .regions import Layers, Masks
+from .timing import times
 from .trace import Example, entry_points, why_not
 
 log = logging.getLogger("zosam")

@@ -9,10 +9,9 @@ import contextlib
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,23 +25,18 @@ from .execute import Unsupported
 from .operations.convolution import Conv
 from .operations.index import Geometry
 from .operations.timed import rivals
+from .timing import ratio
 from .trace import untouched
 
 if TYPE_CHECKING:
     from .dispatch import Switch
 
 Choices = dict[str, list[str] | None]  # by region: the layers that stay dense, or None for all on torch
-Clock = Callable[[], float]
-Name = TypeVar("Name")
 WORTH_IT = 1.02  # what a region, and a model, must gain
 MARGIN = 1.05  # a layer leaves the kernels only if torch gains more than noise
 ENOUGH_IMAGES = 32  # to know the choice for more
 FEW_IMAGES = 16  # to time a region, or a model
 ENOUGH_BLOCKS = 2  # of pictures, to time a layer
-REPEATS = 2
-APART, DOUBTED = 1.25, 10.0  # ratios between these are told by two tries
-TRIES, MOST_TRIES, ENOUGH_SECONDS = 4, 12, 0.25  # others take more, short ones many
-BUSY = 20  # torch is so many times as slow only if its threads wait for cores that others use
 _known: dict[str, float] = {}
 
 
@@ -218,44 +212,6 @@ def layer_ratio(lib: Library, g: Geometry, mask: Tensor | None, images: int, bac
     density = float(active.sum()) / max(active.numel(), 1)
     what = f"{lib.path.name} {g}{bucket(density)}{'' if backward else ' forward'}"
     return remember(key("layer", what, images), lambda: ratio(*rivals(lib, g, active, images, backward)))
-
-
-def best(
-    functions: Mapping[Name, Callable[[], object]], repeats: int = REPEATS, clock: Clock = time.perf_counter
-) -> dict[Name, float]:
-    """The least time of each, taken in turns so that a busy machine treats them alike."""
-    least = dict.fromkeys(functions, float("inf"))
-    for round_ in range(repeats + 1):
-        for name, function in functions.items():
-            start = clock()
-            function()
-            if round_:  # the first round warms up
-                least[name] = min(least[name], clock() - start)
-    return least
-
-
-def ratio(slow: Callable[[], object], fast: Callable[[], object]) -> float:
-    """Time of one / time of the other: the least of tries in turns, as few as it takes to see the second win.
-
-    One thread is timed by its CPU time, so that other work on the machine does not count.
-    """
-    clock: Clock = time.perf_counter if torch.get_num_threads() > 1 else time.process_time
-    took, began, found = [float("inf"), float("inf")], time.perf_counter(), 0.0
-    for tries in range(1, MOST_TRIES + 1):
-        for i, function in enumerate((slow, fast)):
-            start = clock()
-            function()
-            took[i] = min(took[i], clock() - start)
-        found = took[0] / max(took[1], 1e-9)
-        enough = found < 1 / APART or time.perf_counter() - began > ENOUGH_SECONDS
-        if (tries > 1 and APART < found < DOUBTED) or (tries >= TRIES and enough):
-            break
-    return found
-
-
-def times(ratio: float) -> str:
-    """A ratio for people. One that is larger than what is pruned can give was measured beside other work."""
-    return f"{ratio:.1f}" if ratio < BUSY else f"over {BUSY}"
 
 
 def bucket(density: float) -> str:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, times, whole_ratio, written_down
+from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, whole_ratio, written_down
 from .execute import KernelRegion, Unsupported
 from .regions import Layers, Region, alone, regions, splice
+from .timing import times
 from .trace import Inputs, in_order, same, trace
 
 LEAVES = {nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
