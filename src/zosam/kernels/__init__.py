@@ -5,6 +5,7 @@ dispatch    stands in the place of a module's forward: the kernels where they ga
 trace       follow the module's code with torch.fx, and say of each operation what it is to the kernels
 regions     find the sparse layers, and the stretches of operations around them that the kernels understand
 choose      measure region by region, and layer by layer, which way is faster; remember it
+timing      how long things take beside one another, told in few tries and on a busy machine
 plan        turn the steps of a region into a forward and a backward program of operations
 memory      give every buffer of these programs its place in one arena
 lower       write each program as one list of calls, which C walks at one go and which follows the masks
