@@ -85,6 +85,16 @@ def test_what_is_no_plain_use_goes_the_old_way(always: None, way: str) -> None:
     assert not torch.allclose(model(x, **given), plain(torch.randn_like(x)))
 
 
+def test_an_encoder_with_a_mask_still_has_layers_to_gain(always: None) -> None:
+    """Attention with a mask is torch's, the linear layers behind it are not."""
+    model, x = encoder(), torch.randn(3, 5, 24)
+    mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    sparse, plain = AllMasks(model, 0.7), copy.deepcopy(model)
+    accelerate(model, sparse, {"src": x, "mask": mask})
+    assert report(model).count("1 of 1 layers sparse") == 4
+    torch.testing.assert_close(model(x, mask), plain(x, mask), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_dropout_does_not_cut_and_the_same_seed_drops_the_same(

@@ -277,6 +277,24 @@ def test_inputs_by_name(always: None, masks: Any, branches: bool) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+class Named(nn.Module):
+    """Takes its inputs by name alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 4), nn.Linear(3, 4)
+
+    def forward(self, *, x: Tensor, y: Tensor) -> Tensor:
+        return self.a(x) + self.b(y)
+
+
+def test_inputs_that_have_no_place(always: None, masks: Any) -> None:
+    model, example = Named(), {"x": torch.randn(9, 5), "y": torch.randn(9, 3)}
+    accelerate(model, masks(model, 0.4), example)
+    assert report(model).count("1 of 1 layers sparse") == 2
+    torch.testing.assert_close(model(**example), Named.forward(model, **example))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("build", [UNet, Dense])
 def test_what_is_not_finite_reaches_the_loss(always: None, masks: Any, build: Any, value: float) -> None:

@@ -192,7 +192,7 @@ def _unknown(model: nn.Module) -> list[str]:
     """Sparse layers of an accelerated model that are not on the kernels and never can be."""
     found = list(_dispatchers(model).values())
     switches = [s for d in found for version in filter(None, d.versions.values()) for s in version.switches]
-    on = {weight for switch in switches for weight in switch.sparse_weights() if weight is not None}
+    on = {weight for switch in switches for weight in switch.weights(sparse=True) if weight is not None}
     told = {}
     for name, owner in model.named_modules() if found else ():
         own = {w for w in owner._parameters.values() if w is not None and found[0].layers.is_sparse(w)}
@@ -209,7 +209,7 @@ def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
         for version in filter(None, dispatcher.versions.values()):
             way = "training" if version.case.backward else "evaluation"
             for switch in version.switches:
-                ways[way].update(w for w in switch.sparse_weights() if w is not None)
+                ways[way].update(w for w in switch.weights(sparse=True) if w is not None)
             if version.ratio is not None:
                 speeds.setdefault(f"in {way} at batch {version.case.batch}", []).append(version.ratio)
     reasons: dict[str, list[str]] = {}
@@ -223,7 +223,8 @@ def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
         if layers.serving:
             missing = [way for way in missing if way == "evaluation"]
         if missing:
-            reason = why_not(owner) or "torch is faster" + (f" in {missing[0]}" if len(missing) < 2 else "")
+            reason = why_not(owner) or layers.why.get(weight) or "runs in torch as it is called here"
+            reason += f" in {missing[0]}" if len(missing) < 2 and reason == "torch is faster" else ""
             names = reasons.setdefault(reason, [])
             names += [] if (name or key) in names else [name or key]
     on = sum(layers.is_sparse(p) for p in ways["evaluation"] | ways["training"])
