@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from . import build
 from .choose import Choices, times
 from .dispatch import Dispatcher
 from .regions import Layers, Masks
-from .trace import Example, entry_points, why_not
+from .trace import Example, by_place, entry_points, why_not
 
 log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
@@ -83,11 +84,18 @@ class FirstBatch:
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.handle.remove()
-        named = {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
-        if args and isinstance(args[0], Tensor):
-            accelerate(model, example=args[0])
-        elif named and not args:
-            accelerate(model, example=named)
+        signature = inspect.signature(model.forward)
+        given = dict(zip(by_place(signature), args, strict=False)) | kwargs
+        named = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        example = named or [x for x in args[:1] if isinstance(x, Tensor)]  # one that has no name
+        try:
+            signature.bind(**named)
+        except TypeError:
+            example = []
+        if example:
+            accelerate(model, example=example)
+        else:
+            log.warning("accelerate: the model needs more than tensors by name, so it runs as before")
 
 
 def accelerate_at_first_batch(model: nn.Module) -> nn.Module:
