@@ -39,8 +39,9 @@ def encoder(**more: Any) -> nn.TransformerEncoder:
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_an_encoder(always: None, batch_first: bool, norm_first: bool, activation: str) -> None:
-    model = encoder(batch_first=batch_first, norm_first=norm_first, activation=activation)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder(always: None, batch_first: bool, norm_first: bool, activation: str, training: bool) -> None:
+    model = encoder(batch_first=batch_first, norm_first=norm_first, activation=activation).train(training)
     agree(model, AllMasks(model, 0.7), torch.randn(3, 5, 24))
     assert sum(int(line.partition(": ")[2].partition(": ")[2][0]) for line in report(model).splitlines()) == 8
 
