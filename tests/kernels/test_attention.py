@@ -39,8 +39,9 @@ def encoder(**more: Any) -> nn.TransformerEncoder:
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_an_encoder(always: None, batch_first: bool, norm_first: bool, activation: str) -> None:
-    model = encoder(batch_first=batch_first, norm_first=norm_first, activation=activation)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder(always: None, batch_first: bool, norm_first: bool, activation: str, training: bool) -> None:
+    model = encoder(batch_first=batch_first, norm_first=norm_first, activation=activation).train(training)
     agree(model, AllMasks(model, 0.7), torch.randn(3, 5, 24))
     assert sum(int(line.partition(": ")[2].partition(": ")[2][0]) for line in report(model).splitlines()) == 8
 
@@ -83,6 +84,16 @@ def test_what_is_no_plain_use_goes_the_old_way(always: None, way: str) -> None:
     x = x[0] if way == "one sequence" else x
     torch.testing.assert_close(model(x, **given), plain(x, **given), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(model(x, **given), plain(torch.randn_like(x)))
+
+
+def test_an_encoder_with_a_mask_still_has_layers_to_gain(always: None) -> None:
+    """Attention with a mask is torch's, the linear layers behind it are not."""
+    model, x = encoder(), torch.randn(3, 5, 24)
+    mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    sparse, plain = AllMasks(model, 0.7), copy.deepcopy(model)
+    accelerate(model, sparse, {"src": x, "mask": mask})
+    assert report(model).count("1 of 1 layers sparse") == 4
+    torch.testing.assert_close(model(x, mask), plain(x, mask), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

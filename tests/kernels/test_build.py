@@ -56,6 +56,12 @@ def test_the_widest_build_uses_the_widest_registers(compiler: str) -> None:
     assert assembly.count("%zmm") > 1000
 
 
+@pytest.mark.parametrize(("machine", "count"), [("x86_64", 3), ("aarch64", 1)])
+def test_a_wheel_is_built_by_the_newest_clang(tmp_path: Path, machine: str, count: int) -> None:
+    pytest.importorskip("ziglang")
+    assert len(build.build_shipped(machine, tmp_path)) == count
+
+
 def test_every_part_of_the_source_counts_for_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quick(monkeypatch, tmp_path)
     names = [build.file_name("portable")]

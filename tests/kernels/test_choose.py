@@ -187,6 +187,29 @@ def test_one_line_says_what_runs_where(masks: Any, monkeypatch: pytest.MonkeyPat
         assert caplog.records[-1].levelname == "WARNING"
 
 
+class Twice(nn.Module):
+    """A layer that is used twice, and attention that is asked for its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.attend = nn.Linear(6, 6), nn.MultiheadAttention(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.attend(x, x, x)[0]
+        return self.linear(torch.relu(self.linear(out)))
+
+
+def test_what_was_not_measured_is_not_called_slow(masks: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
+    net = Twice()
+    with caplog.at_level("INFO", "zosam"):
+        accelerate(net, masks(net, 0.5), torch.randn(3, 4, 6))
+    assert caplog.messages[-1] == (
+        "accelerate: nothing gains, the model runs as before; not linear: a layer is used twice; attend.out_proj: runs"
+        " in torch as it is called here"
+    )
+
+
 def test_the_report_names_layers_that_no_kernel_knows(masks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "remember", lambda key, measure: 2.0)
     net = nn.Sequential(model(), nn.ConvTranspose2d(8, 4, 2, 2))

@@ -277,6 +277,53 @@ def test_inputs_by_name(always: None, masks: Any, branches: bool) -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Linear(5, 8), kind(8, 7, batch_first=True), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(self.embed(x))[0])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_recurrent_layer_is_an_edge_and_says_so(
+    always: None, masks: Any, kind: Any, training: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    model = Recurrent(kind).train(training)
+    sparse = masks(model, 0.5)
+    for name in ("cell.weight_ih_l0", "cell.weight_hh_l0"):
+        sparse.masks[name] = torch.rand_like(model.get_parameter(name)) > 0.5
+        model.get_parameter(name).data.mul_(sparse.masks[name])
+    with caplog.at_level("INFO", "zosam"):
+        accelerate(copy.deepcopy(model), sparse.masks, torch.randn(4, 6, 5))
+    assert "2 of 4 sparse layers on the kernels" in caplog.text
+    assert f"not cell: {kind.__name__} is one call in torch, step after step" in caplog.text
+    for name in ("cell.weight_ih_l0", "cell.weight_hh_l0"):
+        del sparse.masks[name]  # their gradient is torch's, of all weights
+    agree(model, sparse, torch.randn(4, 6, 5))
+
+
+class Named(nn.Module):
+    """Takes its inputs by name alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 4), nn.Linear(3, 4)
+
+    def forward(self, *, x: Tensor, y: Tensor) -> Tensor:
+        return self.a(x) + self.b(y)
+
+
+def test_inputs_that_have_no_place(always: None, masks: Any) -> None:
+    model, example = Named(), {"x": torch.randn(9, 5), "y": torch.randn(9, 3)}
+    accelerate(model, masks(model, 0.4), example)
+    assert report(model).count("1 of 1 layers sparse") == 2
+    torch.testing.assert_close(model(**example), Named.forward(model, **example))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("build", [UNet, Dense])
 def test_what_is_not_finite_reaches_the_loss(always: None, masks: Any, build: Any, value: float) -> None:

@@ -209,3 +209,46 @@ def test_a_pruned_weight_swallows_nothing(always: None, masks: Any, value: float
         with context:
             assert model(x).isnan().any()
             assert torch.equal(model(x).isnan(), plain(x).isnan())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("place", ["0.weight", "0.bias", "1.bias", "3.bias"])
+@pytest.mark.parametrize("batch", [1, 9])
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_overflows_inside_reaches_the_loss(
+    always: None, masks: Any, place: str, value: float, batch: int, rows: bool
+) -> None:
+    """Also from a channel of which every weight behind it is pruned."""
+    torch.manual_seed(0)
+    kind: Any = nn.Linear if rows else lambda *sizes: nn.Conv2d(*sizes, kernel_size=3, padding=1)
+    norm = nn.LayerNorm(6) if rows else nn.BatchNorm2d(6)
+    model = nn.Sequential(kind(4, 6), norm, nn.ReLU(), kind(6, 6), nn.ReLU(), kind(6, 5)).eval()
+    sparse, x = masks(model, 0.5), 100 * torch.rand((batch, 4) if rows else (batch, 4, 8, 8))
+    sparse.masks["0.weight"][2] = True
+    with torch.no_grad():
+        for name in ("3.weight", "5.weight"):
+            sparse.masks[name][:, 2] = False
+            model.get_parameter(name)[:, 2] = 0
+        accelerate(model, sparse, x)
+        assert "3 of 3 layers sparse" in report(model)
+        model.get_parameter(place)[2] = value
+        expected = nn.Sequential.forward(model, x).sum()
+        assert not expected.isfinite() or (value == 3e38 and place != "0.weight")
+        assert model(x).sum().isfinite() == expected.isfinite()
+    out = model(x).sum()
+    assert out.isfinite() == expected.isfinite()
+    out.backward()
+    for name, mask in sparse.masks.items():
+        gradient = model.get_parameter(name).grad
+        assert gradient is not None
+        assert not gradient[~mask].any()
+
+
+def test_a_spread_that_overflows_is_no_number(always: None, masks: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    sparse, x = masks(model, 0.0), torch.randn(9, 3)
+    accelerate(model, sparse, x)
+    with torch.no_grad():
+        model[0].bias[1] = 1e30
+    assert model(x).isnan().all()
+    assert nn.Sequential.forward(model, x).isnan().all()

@@ -105,3 +105,18 @@ def test_choices_by_batch_size(masks: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert [forward.version(n) is None for n in (1, 2, 3, 40, 64, 500)] == [True, True, False, False, False, False]
     for n in (1, 5, 20, 64):
         agrees(model, torch.randn(n, 1, 8, 8))
+
+
+def test_each_size_has_one_piece_of_memory_and_four_sizes_are_kept(always: None, masks: Any) -> None:
+    model, _ = trained(masks)
+    accelerate(model, example=[torch.randn(n, 1, 8, 8) for n in (1, 64)])
+    with torch.no_grad():
+        for size in (1, 2, 3, 1, 40, 64, 80, 64, 1):
+            agrees(model, torch.randn(size, 1, 8, 8))
+    forward: Any = model.forward
+    for version in forward.versions.values():
+        for switch in version.switches:
+            found = [len(program.free) for program in switch.kernels.programs.values()]
+            assert found
+            assert len(found) <= 4
+            assert set(found) == {1}

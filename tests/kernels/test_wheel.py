@@ -63,3 +63,16 @@ def test_an_sdist_has_docs_and_tests_and_no_library(tree: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"docs/kernels.md", "tests/test_nothing.py", "src/zosam/kernels/c/tiles.h", "setup.py"} <= names
     assert not [name for name in names if name.endswith((".so", ".sha256"))]
+
+
+def test_an_sdist_lacks_nothing_of_the_checkout(tmp_path: Path) -> None:
+    """Its tests and pages read the results, the examples and more."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no checkout")
+    here = {n for n in listed.stdout.split("\0") if (ROOT / n).is_file() and not n.startswith((".ci", ".gitignore"))}
+    for name in here:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    with tarfile.open(made(tmp_path, "sdist")) as archive:
+        assert here <= {name.partition("/")[2] for name in archive.getnames()}

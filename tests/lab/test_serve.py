@@ -168,3 +168,34 @@ def test_a_network_that_takes_its_inputs_by_name(tmp_path: Path, example: bool) 
     found = serve_bench(served, batch, (1, 9), seconds=0.01)
     assert [line["batch"] for line in found] == [1, 9]
     assert all(line["kernels_ms"] > 0 and line["torch_ms"] > 0 for line in found)
+
+
+class OfTwo(nn.Module):
+    """Needs two inputs, or things that are no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(32, 64), nn.Linear(16, 64)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
+        return torch.relu(self.a(x)) + self.b(y[0] if isinstance(y, list) else y)
+
+
+@pytest.mark.parametrize("way", ["by place", "by name", "both", "in a list"])
+def test_the_first_batch_may_be_given_in_any_way(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model, x, y = OfTwo().eval().requires_grad_(False), torch.randn(6, 32), torch.randn(6, 16)
+    for layer in (model.a, model.b):
+        layer.weight.mul_(torch.rand_like(layer.weight) > 0.9)
+    expected = model(x, y)
+    accelerate_at_first_batch(model)
+    for _ in range(2):
+        if way == "by place":
+            out = model(x, y)
+        elif way == "in a list":
+            out = model(x, [y])
+        else:
+            out = model(x, y=y) if way == "both" else model(x=x, y=y)
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    assert ("layers sparse" in report(model)) == (way != "in a list")
+    assert ("more than tensors" in caplog.text) == (way == "in a list")

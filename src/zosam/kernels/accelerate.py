@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from .choose import Choices
 from .dispatch import Dispatcher
 from .regions import Layers, Masks
 from .timing import times
-from .trace import Example, entry_points, why_not
+from .trace import Example, by_place, entry_points, why_not
 
 log = logging.getLogger("zosam")
 _chosen: WeakKeyDictionary[nn.Module, dict[str, Choices]] = WeakKeyDictionary()
@@ -86,11 +87,18 @@ class FirstBatch:
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.handle.remove()
-        named = {name: value for name, value in kwargs.items() if isinstance(value, Tensor)}
-        if args and isinstance(args[0], Tensor):
-            accelerate(model, example=args[0])
-        elif named and not args:
-            accelerate(model, example=named)
+        signature = inspect.signature(model.forward)
+        given = dict(zip(by_place(signature), args, strict=False)) | kwargs
+        named = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        example = named or [x for x in args[:1] if isinstance(x, Tensor)]  # one that has no name
+        try:
+            signature.bind(**named)
+        except TypeError:
+            example = []
+        if example:
+            accelerate(model, example=example)
+        else:
+            log.warning("accelerate: the model needs more than tensors by name, so it runs as before")
 
 
 def accelerate_at_first_batch(model: nn.Module) -> nn.Module:
@@ -202,7 +210,7 @@ def _unknown(model: nn.Module) -> list[str]:
     """Sparse layers of an accelerated model that are not on the kernels and never can be."""
     found = list(_dispatchers(model).values())
     switches = [s for d in found for version in filter(None, d.versions.values()) for s in version.switches]
-    on = {weight for switch in switches for weight in switch.sparse_weights() if weight is not None}
+    on = {weight for switch in switches for weight in switch.weights(sparse=True) if weight is not None}
     told = {}
     for name, owner in model.named_modules() if found else ():
         own = {w for w in owner._parameters.values() if w is not None and found[0].layers.is_sparse(w)}
@@ -219,7 +227,7 @@ def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
         for version in filter(None, dispatcher.versions.values()):
             way = "training" if version.case.backward else "evaluation"
             for switch in version.switches:
-                ways[way].update(w for w in switch.sparse_weights() if w is not None)
+                ways[way].update(w for w in switch.weights(sparse=True) if w is not None)
             if version.ratio is not None:
                 speeds.setdefault(f"in {way} at batch {version.case.batch}", []).append(version.ratio)
     reasons: dict[str, list[str]] = {}
@@ -233,7 +241,8 @@ def _summary(model: nn.Module, layers: Layers) -> tuple[bool, str]:
         if layers.serving:
             missing = [way for way in missing if way == "evaluation"]
         if missing:
-            reason = why_not(owner) or "torch is faster" + (f" in {missing[0]}" if len(missing) < 2 else "")
+            reason = why_not(owner) or layers.why.get(weight) or "runs in torch as it is called here"
+            reason += f" in {missing[0]}" if len(missing) < 2 and reason == "torch is faster" else ""
             names = reasons.setdefault(reason, [])
             names += [] if (name or key) in names else [name or key]
     on = sum(layers.is_sparse(p) for p in ways["evaluation"] | ways["training"])

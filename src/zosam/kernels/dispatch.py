@@ -18,7 +18,7 @@ from .choose import FEW_IMAGES, WORTH_IT, Case, Choices, settle, whole_ratio, wr
 from .execute import KernelRegion, Unsupported
 from .regions import Layers, Region, alone, regions, splice
 from .timing import times
-from .trace import Inputs, in_order, same, trace
+from .trace import Inputs, by_place, in_order, same, trace
 
 LEAVES = {nn.Conv1d, nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.Embedding}
 NEAR = 2.0  # batch sizes that differ by no more than this factor share a choice
@@ -58,10 +58,11 @@ class Switch(nn.Module):
         self.wins = dense is not None
         self.kernels.dense = {s.module for s in self.kernels.region.steps if s.module and s.name in (dense or ())}
 
-    def sparse_weights(self) -> list[nn.Parameter | None]:
-        """The weights of its layers that the kernels multiply."""
+    def weights(self, sparse: bool = False) -> list[nn.Parameter | None]:
+        """The weights of its layers; with `sparse`, of those that the kernels multiply."""
         layers = [s.module for s in self.kernels.region.steps if s.multiplies and s.module]
-        return [m._parameters["weight"] for m in layers if self.wins and m not in self.kernels.dense]
+        dense = self.kernels.dense if self.wins else layers
+        return [m._parameters["weight"] for m in layers if not (sparse and m in dense)]
 
     def describe(self) -> str:
         layers = [s for s in self.kernels.region.steps if s.multiplies]
@@ -113,10 +114,14 @@ def rewrite(
     graph.recompile()
     known = all(case.title(switch) in choices for switch in switches)
     settle(graph, switches, case, choices)
-    if not any(switch.wins for switch in switches):
-        return None
-    if not same(module, own, graph, case.first(FEW_IMAGES).samples()):
+    wins = any(switch.wins for switch in switches)
+    right = not wins or same(module, own, graph, case.first(FEW_IMAGES).samples())
+    for switch in switches:
+        why = switch.why if right else "its trace computes something else"
+        layers.why.update((w, why) for w in switch.weights() if w is not None)
+    if not right:
         warnings.warn("the traced model computes something else, so it runs as before", RuntimeWarning, stacklevel=5)
+    if not (wins and right):
         return None
     for switch in switches:
         switch.kernels.programs.clear()  # their memory: training makes its own
@@ -148,7 +153,7 @@ class Dispatcher:
         self.goes_by: dict[int, int] = {}  # the size that a batch size goes by
         self.own: Callable[..., Any] | None = module.__dict__.get("forward")
         self.__signature__ = inspect.signature(self.own or module.forward)  # exporters ask for both
-        self.names = list(self.__signature__.parameters)
+        self.names = by_place(self.__signature__)
         self.__code__ = getattr(self.own or type(module).forward, "__code__", None)
         self.inner = [m for m in module.modules() if m is not module]
         self.structure = [(m, dict(m._modules)) for m in module.modules() if m._modules]

@@ -72,7 +72,7 @@ class LayerCall:
     at: tuple[int, ...]  # of the shape, the index, and for the backward the transposed indices and their counts
     gradient_of: str = ""  # active weights, those that `Layers.wanted` tells, or all
     index: LayerIndex | PixelIndex | None = None
-    of_weight: LayerIndex | PixelIndex | None = None  # by which the weight gradient is taken
+    walked: LayerIndex | PixelIndex | None = None  # by the forward, or for the weight gradient
     shape: Structure | None = None
 
 
@@ -189,10 +189,11 @@ class Script:
             wanted = self.all_layers.wanted(pattern.module) if sampled else None
             if layer.index is not index or sampled:
                 layer.index = index
-                layer.of_weight = of_weight = index if wanted is None else pattern.other(wanted)
-                layer.shape = shape = type(index.shape).from_buffer_copy(of_weight.shape)
+                walked = index if layer.gradient_of else pattern.reads
+                layer.walked = walked = walked if wanted is None else pattern.other(wanted)
+                layer.shape = shape = type(index.shape).from_buffer_copy(walked.shape)
                 shape.images = self.images
-                structures = (shape, of_weight.forward, index.transposed, index.counts)
+                structures = (shape, walked.forward, index.transposed, index.counts)
                 for at, structure in zip(layer.at, structures, strict=False):
                     self.list[at] = addressof(structure)
             if layer.weight is not None and mask is not None:

@@ -73,6 +73,7 @@ class Layers:
         self.given = _zeros(model) if sparse is None else sparse if isinstance(sparse, Mapping) else sparse.masks
         self.own = set(map(id, self.given.values()))
         self.kept: set[nn.Module] = set()  # whose mask was seen to belong to the weight
+        self.why: dict[nn.Parameter, str] = {}  # why torch runs what could run on the kernels, by weight
         self._patterns: dict[tuple[nn.Module, Geometry, bool], Pattern] = {}
 
     def mask(self, module: nn.Module) -> Tensor | None:

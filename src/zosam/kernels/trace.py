@@ -19,6 +19,10 @@ from .operations.dropping import is_drop_path
 
 Example = Tensor | Mapping[str, Tensor]
 Inputs = list[tuple[Any, ...]]  # of one module, for each example
+HOLDERS = {
+    nn.Transformer, nn.TransformerEncoder, nn.TransformerEncoderLayer,
+    nn.TransformerDecoder, nn.TransformerDecoderLayer,
+}  # fmt: skip
 MODULES = (convolution, norms, elementwise, pooling, dropping)  # whose `of_module` is asked
 CALLS = (convolution, elementwise, pooling, dropping, shortcuts)  # whose `of_call` is asked
 
@@ -33,6 +37,8 @@ class _LeafTracer(Tracer):
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         written = written_out(m, args, kwargs)
+        if written is None and type(m) in HOLDERS:
+            raise NotImplementedError("no plain use: its layers are found one by one")
         return super().call_module(m, forward, args, kwargs) if written is None else written()
 
 
@@ -52,7 +58,11 @@ def trace(model: nn.Module, given: int = 1) -> GraphModule | None:
 
     Its first arguments are `given`, the others stay at their defaults and are none of the graph's.
     """
-    root = _Whole(model) if type(model) in WAYS or type(model) is nn.Linear else model
+    root = model
+    if type(model) in WAYS or type(model) is nn.Linear:
+        if given > 1:  # a mask, or other keys than queries
+            return None
+        root = _Whole(model)
     parameters = list(inspect.signature(type(root).forward).parameters.values())[1 + given :]
     fixed = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
     try:
@@ -89,7 +99,7 @@ def _parts(x: Any) -> Any:
 
 def entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn.Module, Inputs]]:
     """The model itself, or where torch.fx cannot follow it, its outermost parts that can be followed."""
-    names = list(inspect.signature(model.forward).parameters)
+    names = by_place(inspect.signature(model.forward))
     given: Inputs = [in_order(names, (), e) if isinstance(e, Mapping) else (e,) for e in examples]
     whole = all(not isinstance(e, Mapping) or len(args) == len(e) for e, args in zip(examples, given, strict=True))
     if whole and trace(model, len(given[0])) is not None:
@@ -121,6 +131,11 @@ def entry_points(model: nn.Module, examples: Sequence[Example]) -> list[tuple[nn
         return found
 
     return parts(model)
+
+
+def by_place(signature: inspect.Signature) -> list[str]:
+    """The arguments that a call may give without their names."""
+    return [p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -106,6 +106,7 @@ static void moments_of_rows(const LayerNorm *b, const float *x, V *mean, V *rstd
     }
     V variance = (square[0] + square[1] + (square[2] + square[3])) / (float)b->channels;
     for (int lane = 0; lane < LANES; lane++) (*rstd)[lane] = (float)(1.0 / sqrt(variance[lane] + b->eps));
+    *rstd += variance - variance; /* one over infinity is no answer */
 }
 
 static void layer_norm_forward(const LayerNorm *b, int64_t at) {

@@ -1,5 +1,9 @@
 /* Vectors of LANES images, and the functions that are evaluated on them. */
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define WIDTH 16
 #define VARIANT "x86-64-v4"
@@ -29,12 +33,10 @@ ALWAYS V load(const float *p) { return *(const V *)p; }
 ALWAYS void store(float *p, V v) { *(V *)p = v; }
 /* Past the caches: the line is not read from memory before it is written, and pushes out nothing that is needed now. */
 ALWAYS void store_past(float *p, V v) {
-#if defined(__clang__)
-    __builtin_nontemporal_store(v, (V *)p);
-#elif defined(__AVX512F__) && LANES == 16
-    __builtin_ia32_movntps512(p, v);
+#if defined(__AVX512F__) && LANES == 16
+    _mm512_stream_ps(p, (__m512)v);
 #elif defined(__AVX2__) && LANES == 8
-    __builtin_ia32_movntps256(p, v);
+    _mm256_stream_ps(p, (__m256)v);
 #else
     store(p, v);
 #endif

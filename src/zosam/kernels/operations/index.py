@@ -137,6 +137,20 @@ def _active(g: Geometry, mask: Tensor, strides: tuple[int, ...]) -> tuple[Ints, 
     return o, i, y * g.dilation, x * g.dilation, pick
 
 
+def _read_by_one(g: Geometry, mask: Tensor) -> Tensor | None:
+    """The mask and, for every input channel that no active weight reads, one pruned weight; None if there is none.
+
+    Zero times what is not finite is not zero: so a channel that overflows is not swallowed.
+    """
+    some = mask.reshape(g.groups, g.outputs // g.groups, g.inputs // g.groups, -1)
+    group, channel = (~some.any(3).any(1)).nonzero(as_tuple=True)
+    if not len(channel):
+        return None
+    more = some.clone()
+    more[group, channel % some.shape[1], channel, some.shape[3] // 2] = True
+    return more
+
+
 class PixelIndex:
     """The index of one mask for few pictures, with pixels innermost: forward only."""
 
@@ -216,6 +230,7 @@ class Pattern:
         self.module, self.geometry, self.lanes, self.sparse = module, geometry, lanes, sparse
         self.kind = PixelIndex if pixels else LayerIndex
         self.index: LayerIndex | PixelIndex | None = None
+        self.reads: LayerIndex | PixelIndex  # what the forward walks: it reads every channel
         self.seen = NOT_SEEN  # the weight, its version and address when its pruned entries were found to be zero
         self.sample = -1  # the place of one of them in memory: a write through `.data` changes no version
 
@@ -225,6 +240,8 @@ class Pattern:
         self.mask, self.version, self.strides = mask, -1 if mask is None else mask._version, strides
         active = torch.ones(g.weight, dtype=torch.bool) if mask is None else mask
         self.index, self.seen = self.other(active), NOT_SEEN
+        more = _read_by_one(g, active)
+        self.reads = self.index if more is None else self.other(more)
         at = np.unravel_index(int(active.view(torch.uint8).argmin()), active.shape)
         self.sample = -1 if bool(active[at]) else int(np.dot(at, strides))
         return self.index
