@@ -230,7 +230,7 @@ def test_what_overflows_inside_reaches_the_loss(
             sparse.masks[name][:, 2] = False
             model.get_parameter(name)[:, 2] = 0
         accelerate(model, sparse, x)
-        assert "3 of 3 layers sparse" in report(model)
+        assert "3 of 3 layers on the kernels" in report(model)
         model.get_parameter(place)[2] = value
         expected = nn.Sequential.forward(model, x).sum()
         assert not expected.isfinite() or (value == 3e38 and place != "0.weight")

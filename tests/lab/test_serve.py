@@ -197,5 +197,5 @@ def test_the_first_batch_may_be_given_in_any_way(way: str, caplog: pytest.LogCap
         else:
             out = model(x, y=y) if way == "both" else model(x=x, y=y)
         torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-    assert ("layers sparse" in report(model)) == (way != "in a list")
+    assert ("layers on the kernels" in report(model)) == (way != "in a list")
     assert ("more than tensors" in caplog.text) == (way == "in a list")
