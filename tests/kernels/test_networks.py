@@ -320,7 +320,7 @@ class Named(nn.Module):
 def test_inputs_that_have_no_place(always: None, masks: Any) -> None:
     model, example = Named(), {"x": torch.randn(9, 5), "y": torch.randn(9, 3)}
     accelerate(model, masks(model, 0.4), example)
-    assert report(model).count("1 of 1 layers sparse") == 2
+    assert report(model).count("1 of 1 layers on the kernels") == 2
     torch.testing.assert_close(model(**example), Named.forward(model, **example))
 
 
