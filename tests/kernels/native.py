@@ -37,6 +37,7 @@ def runtime(name: str) -> str:
 def check(title: str, variant: str, flags: tuple[str, ...], more: dict[str, str]) -> None:
     """Run the tests on one build; the first failure ends everything."""
     here = Path(__file__).parent
+    build.PATIENCE = 900.0  # sanitizers make the compiler slow
     with tempfile.TemporaryDirectory() as folder:
         library = build.compile_library(variant, Path(folder), flags)
         print(f"{variant}, {title}", flush=True)

@@ -55,6 +55,7 @@ SWEEPS = {
         ["sgd"],
         product("rwp", eta=(None, 0, 1)),
         product("rwp", beta=(0, 0.99), eta=(1,)),
+        ["noisysam"],
         product("randomsam", scale=(None, "filter")),
         product("s2sam", scale=(None, "filter")),
         product("msam", scale=(None, "filter")),

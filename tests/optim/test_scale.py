@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from zosam.optim import ASAM, MSAM, RWP, S2SAM, SAM, ZOSAM, Central, Coordinates, RandomSAM, Scale
+from zosam.optim import ASAM, MSAM, RWP, S2SAM, SAM, ZOSAM, Central, Coordinates, NoisySAM, RandomSAM, Scale
 from zosam.optim.masked import set_mask
 
 ETA, RHO = 0.01, 0.3
@@ -250,6 +250,17 @@ def test_adaptive_noise_is_divided_by_the_gradients_of_the_filter():
         for f, p in zip(by_filter, net.parameters(), strict=True)
     ]
     torch.testing.assert_close(share, (1 + 0.1 * adaptive.active.gather(each)).rsqrt())
+
+
+def test_noisy_sam_is_where_sam_and_rwp_would_be_together():
+    net, closure = made()
+    both, noise, up = (moved(method(sgd(net), rho=0.2), net, closure) for method in (NoisySAM, RWP, SAM))
+    for b, n, u in zip(both, noise, up, strict=True):
+        np.testing.assert_allclose(b, n + u, rtol=1e-9, atol=1e-14)
+    optimizer = NoisySAM(sgd(net))
+    optimizer.step(closure)
+    assert optimizer.passes == optimizer.passes_per_step() == {"forward": 2.0, "backward": 2.0}
+    assert optimizer.rhos() == [0.2]
 
 
 def test_rwp_takes_rho_or_sigma():

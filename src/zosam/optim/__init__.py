@@ -21,7 +21,7 @@ sam             SAM and ASAM
 esam            ESAM: some tensors, and the samples that are hurt most
 looksam         LookSAM: climb every k steps
 gsam            GSAM: close the gap between the loss and its perturbed value
-rwp             RWP and ARWP: random noise, filter by filter
+rwp             RWP and ARWP: random noise, filter by filter; NoisySAM: SAM under it
 controls        no perturbation at all, and those that cost no extra pass
 recall          what a method remembers from step to step
 saved           how an optimizer is saved, loaded and copied
@@ -50,6 +50,7 @@ from zosam.optim.probes import Rademacher as Rademacher
 from zosam.optim.probes import Subspace as Subspace
 from zosam.optim.probes import Worst as Worst
 from zosam.optim.rwp import RWP as RWP
+from zosam.optim.rwp import NoisySAM as NoisySAM
 from zosam.optim.sam import ASAM as ASAM
 from zosam.optim.sam import SAM as SAM
 from zosam.optim.scale import Scale as Scale

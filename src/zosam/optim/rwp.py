@@ -1,4 +1,4 @@
-"""RWP: train under random noise in the weights, measured filter by filter."""
+"""RWP: train under random noise in the weights, measured filter by filter; and SAM under the same noise."""
 
 from __future__ import annotations
 
@@ -68,3 +68,20 @@ class RWP(SharpnessAware):
 
     def settings(self) -> dict[str, str]:
         return {**super().settings(), "per_element": repr(self.per_element)}
+
+
+class NoisySAM(RWP):
+    """SAM and RWP in one step: the gradient at θ + ρ g/‖g‖ + e, where g is the gradient at θ and e is RWP's noise.
+
+    One rho serves both, 0.2 unless given: every filter moves by that share of its norm at random, and all weights
+    together by that length along the gradient. It costs what SAM costs.
+    """
+
+    def __init__(self, base: Optimizer, rho: float | Schedule | None = None, *, seed: int = 0) -> None:
+        super().__init__(base, rho, seed=seed)
+
+    def climb(self, closure: Closure) -> Tensor:
+        return self.along_gradient(self.clean_gradient(closure)) + super().climb(closure)
+
+    def passes_per_step(self) -> dict[str, float]:
+        return {"forward": 2.0, "backward": 2.0}

@@ -26,7 +26,7 @@ SAME = (
 """What arms must share to be compared; in all else, such as optimizer, rho and weight decay, they may differ."""
 NAMES = {
     "sgd": "SGD", "zosam": "ZO-SAM", "paperzosam": "ZO-SAM as printed", "randomsam": "random direction",
-    "s2sam": "S²-SAM", "looksam": "LookSAM",
+    "s2sam": "S²-SAM", "noisysam": "SAM and RWP in one", "looksam": "LookSAM",
     "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet", "imagenette": "Imagenette",
     "rigl": "RigL", "grasp": "GraSP", "svite": "SViTE", "granet": "GraNet", "digits": "digits", "dense": "dense",
     "gmp": "GMP", "lth": "LT", "digits_net": "a small residual network",
