@@ -122,6 +122,7 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert sizes["compressed"] < sizes["dense"] / 4
     code, out, _ = call(monkeypatch, capsys, "export", folder, "--out", tmp_path / "compressed", "--json")
     assert json.loads(out)[0]["bytes"] == sizes["compressed"]
+    assert json.loads(out)[0]["replaced"]
     page, nowhere = tmp_path / "report.html", tmp_path / "nowhere"
     code, out, _ = call(monkeypatch, capsys, "report", "--runs", tmp_path, "--figures", nowhere, "--out", page, "--csv")
     assert out.splitlines()[0] == "file,bytes,figures,tables"
