@@ -167,7 +167,7 @@ def test_a_network_trained_on_ones_own_data_is_timed_on_it(monkeypatch, capsys, 
         code, _, err = call(monkeypatch, capsys, command, folder, *words)
         assert code == 2
         assert "this run's data is your own code" in err
-        assert f"name it: zosam {command} {folder} --data own_data_for_cli:few\n" in err
+        assert f"what it is called now: zosam {command} {folder} --data own_data_for_cli:few\n" in err
     monkeypatch.setattr(serve, "serve_bench", functools.partial(serve.serve_bench, seconds=0.01))
     code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, *own, "--batches", "1", "--json")
     assert [line["batch"] for line in json.loads(out)] == [1]

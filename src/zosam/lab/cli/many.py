@@ -87,7 +87,8 @@ def compare(paths: Some, output: Printed = Output()) -> None:
     """Trainings against the first of them, seed by seed, with 95 % intervals.
 
     Each folder stands for a training under all seeds that lie beside it. A folder of runs stands for all trainings in
-    it, those by SGD first. Accuracy is that of the last epoch on the test set, of the averaged weights where there are some.
+    it, those by SGD first. Accuracy is that of the last epoch on the test set, of the averaged weights where there are
+    some.
 
     Args:
         paths: Folders of finished runs, or folders that hold such; the first is what the others are compared with.
