@@ -122,6 +122,7 @@ def test_train_then_show(monkeypatch, capsys, tmp_path):
     assert sizes["compressed"] < sizes["dense"] / 4
     code, out, _ = call(monkeypatch, capsys, "export", folder, "--out", tmp_path / "compressed", "--json")
     assert json.loads(out)[0]["bytes"] == sizes["compressed"]
+    assert json.loads(out)[0]["replaced"]
     page, nowhere = tmp_path / "report.html", tmp_path / "nowhere"
     code, out, _ = call(monkeypatch, capsys, "report", "--runs", tmp_path, "--figures", nowhere, "--out", page, "--csv")
     assert out.splitlines()[0] == "file,bytes,figures,tables"
@@ -166,7 +167,7 @@ def test_a_network_trained_on_ones_own_data_is_timed_on_it(monkeypatch, capsys, 
         code, _, err = call(monkeypatch, capsys, command, folder, *words)
         assert code == 2
         assert "this run's data is your own code" in err
-        assert f"name it: zosam {command} {folder} --data own_data_for_cli:few\n" in err
+        assert f"what it is called now: zosam {command} {folder} --data own_data_for_cli:few\n" in err
     monkeypatch.setattr(serve, "serve_bench", functools.partial(serve.serve_bench, seconds=0.01))
     code, out, _ = call(monkeypatch, capsys, "serve-bench", folder, *own, "--batches", "1", "--json")
     assert [line["batch"] for line in json.loads(out)] == [1]

@@ -170,7 +170,7 @@ def test_code_of_ones_own_lies_beside_where_the_command_is_run(tmp_path, monkeyp
     unread = KIND.read("own_climber_module:Own:k=4", trusted=False)
     assert "own_climber_module" not in sys.modules
     assert not KIND.knows(unread)
-    with pytest.raises(ValueError, match="nobody here has asked for"):
+    with pytest.raises(ValueError, match="no file may start"):
         KIND.thing(unread.name)
     with pytest.raises(ValueError, match="on the command line: --data own_climber_module:Own"):
         DATA_SETS.thing(unread.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 
 import pytest
 
@@ -12,7 +13,7 @@ from zosam.lab import terminal
 from zosam.lab.cli.many import runs
 from zosam.lab.locks import LOCK, is_held, locked
 from zosam.lab.run import Run
-from zosam.lab.shelf import look
+from zosam.lab.shelf import look, unread
 from zosam.lab.terminal import Output
 
 SGD = Run(optimizer="sgd", epochs=3)
@@ -57,6 +58,21 @@ def test_one_that_is_held_is_training_and_to_look_disturbs_nobody(shelf):
         pass
 
 
+def test_what_is_made_of_a_trained_network_is_no_change_of_its_run(shelf):
+    (before,) = look(shelf / SGD.folder)
+    for file in (before.path / "record.json", before.path / "run.json"):
+        if file.exists():
+            os.utime(file, (1e9, 1e9))
+    (before.path / "model.sparse.safetensors").write_bytes(b"")
+    assert before.idle_for > 1e7
+
+
+def test_how_many_cannot_be_read_is_said(shelf, tmp_path):
+    assert unread(shelf) == f"1 of the runs in {shelf} cannot be read: `zosam runs {shelf}` says why"
+    assert not unread(shelf / SGD.folder)
+    assert not unread(tmp_path / "nowhere")
+
+
 def test_filters_and_order(shelf, capsys):
     assert names(shelf, capsys) == ["looksam", "rwp", "sam", "sgd"]
     assert names(shelf, capsys, sort="accuracy")[:2] == ["sam", "sgd"]
@@ -80,7 +96,7 @@ def test_the_table_and_csv(shelf, capsys, monkeypatch):
         "stopped", "0/3", "0",
     ]  # fmt: skip
     assert "its checksum is another" in out  # what is damaged says why
-    assert "4 runs, 10 s of training" in out
+    assert "4 runs, 10 s of wall time" in out
     runs(shelf, where=("seed=7",), output=Output(csv=True))
     (told,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (told["status"], told["test_accuracy"], told["seconds"]) == ("stopped", "0.875", "4.0")

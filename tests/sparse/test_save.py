@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -101,6 +102,21 @@ def test_export(tmp_path):
         export(model, tmp_path, "denes")
     with pytest.raises(ValueError, match="example"):
         export(model, tmp_path, "onnx")
+
+
+def test_an_onnx_file_that_fails_to_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    def broken(model, inputs, path, **_):
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("torch.onnx.export", lambda model, inputs, path, **_: Path(path).write_bytes(b"whole"))
+    path = export(nn.Linear(3, 3), tmp_path, "onnx", example=torch.zeros(1, 3))
+    monkeypatch.setattr("torch.onnx.export", broken)
+    with pytest.raises(RuntimeError, match="stopped"):
+        export(nn.Linear(3, 3), tmp_path, "onnx", example=torch.zeros(1, 3))
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_onnx(tmp_path):

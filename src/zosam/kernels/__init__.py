@@ -16,5 +16,8 @@ operations  one file per kind of operation: what it looks like in a model, and w
 
 from zosam.kernels.accelerate import accelerate, accelerate_at_first_batch, choices, gained, in_use, report, restore
 from zosam.kernels.build import doctor
+from zosam.kernels.choose import forget
 
-__all__ = ["accelerate", "accelerate_at_first_batch", "choices", "doctor", "gained", "in_use", "report", "restore"]
+__all__ = [
+    "accelerate", "accelerate_at_first_batch", "choices", "doctor", "forget", "gained", "in_use", "report", "restore",
+]  # fmt: skip

@@ -185,7 +185,8 @@ def _waiting(model: nn.Module) -> list[FirstBatch]:
 def report(model: nn.Module) -> str:
     """One line per region of an accelerated model: what it holds, and whether kernels or torch run it.
 
-    Then one for each sparse layer that no kernel knows, and why.
+    Then one for each sparse layer that no kernel knows, and why. Gains are as measured when such a layer first came on
+    this CPU; `zosam.kernels.forget()` lets the next `accelerate` measure again.
     """
     if _waiting(model):
         return "not measured yet: the first batch will be measured, and then runs where it is faster"

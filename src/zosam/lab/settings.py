@@ -94,7 +94,7 @@ class Kind:
         if colon and name not in self.table:
             flag = {"data set": "--data"}.get(self.word, f"--{self.word.split()[-1]}")
             raise ValueError(
-                f"{name} is code that nobody here has asked for: if you trust it, name it yourself, as the {self.word}"
+                f"{name} is your own code, which no file may start: if you trust it, name it as the {self.word}"
                 f" (on the command line: {flag} {name})"
             )
         return find(self.table, name, self.word)

@@ -17,6 +17,7 @@ from zosam.names import find
 
 Status = Literal["finished", "training", "stopped", "damaged"]
 Sort = Literal["name", "accuracy", "time", "changed"]
+WRITTEN = ("run.json", "record.json", "steps.csv")  # by a training while it goes on
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class Found:
 
     @property
     def idle_for(self) -> float:
-        """Seconds since something was written there."""
-        return time.time() - max(file.stat().st_mtime for file in (self.path, *self.path.glob("*")))
+        """Seconds since a training wrote something there."""
+        files = [file for name in WRITTEN if (file := self.path / name).is_file()]
+        return time.time() - max(file.stat().st_mtime for file in files or [self.path])
 
     def as_record(self) -> dict[str, Any]:
         """For programs; what is not known yet is null."""
@@ -61,6 +63,12 @@ def look(root: Path) -> Iterator[Found]:
     for path in [root, *sorted(root.iterdir())]:
         if _is_run(path):
             yield _found(path)
+
+
+def unread(root: Path) -> str:
+    """A sentence on the runs in the folder that cannot be read; nothing if there are none."""
+    count = sum(run.status == "damaged" for run in look(root)) if root.is_dir() else 0
+    return f"{count} of the runs in {root} cannot be read: `zosam runs {root}` says why" if count else ""
 
 
 def _is_run(path: Path) -> bool:

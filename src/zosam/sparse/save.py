@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import math
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,19 +141,20 @@ def _onnx(model: nn.Module, path: Path, example: Any) -> None:
         raise ValueError("ONNX needs an example input, such as one batch of pictures")
     if any(importlib.util.find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ImportError("exporting to ONNX needs more packages: pip install 'zosam[onnx]'")
-    path.parent.mkdir(parents=True, exist_ok=True)
     was_training, log = model.training, logging.getLogger("torch.onnx")
     level = log.level
     model.eval()
     log.setLevel(logging.ERROR)  # it tells of other people's packages that are not there
     try:
         batch = torch.export.Dim("batch")
-        with warnings.catch_warnings():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+            aside = Path(folder) / path.name
             torch.onnx.export(
-                model, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), external_data=False,
+                model, (example,), str(aside), dynamo=True, dynamic_shapes=({0: batch},), external_data=False,
                 verbose=False,
             )  # fmt: skip
+            files.write(path, aside.read_bytes())
     finally:
         log.setLevel(level)
         model.train(was_training)

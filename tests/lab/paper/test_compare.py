@@ -41,12 +41,18 @@ def test_several_folders_of_runs(shelf, shelve, tmp_path_factory, capsys):
         shelve(other, replace(rwp, seed=seed), test_accuracy=accuracy)
     compare((shelf / SGD.folder, other), Output(json=True))
     first, second = json.loads(capsys.readouterr().out)
-    assert (first["arm"], second["arm"]) == ("weight decay 0.0005", "weight decay 0.001")
+    assert (first["arm"], second["arm"]) == ("weight decay 5e-4", "weight decay 1e-3")
     assert second["difference"] == {"mean": pytest.approx(-10.0), "half_width": pytest.approx(0, abs=1e-9), "n": 2}
     compare((shelf / SGD.folder, other))
     out = " ".join(capsys.readouterr().out.split())
-    assert "weight decay 0.001 80.50 ± 6.35 −10.00 ± 0.00" in out
-    assert "Differences are to weight decay 0.0005, seed by seed (shared: 2)" in out
+    assert "weight decay 1e-3 80.50 ± 6.35 −10.00 ± 0.00" in out
+    assert "Differences are to weight decay 5e-4, seed by seed (shared: 2)" in out
+
+
+def test_a_folder_of_runs_is_compared_with_sgd(tmp_path, shelve):
+    shelve(tmp_path, Run(optimizer="rwp"))
+    shelve(tmp_path, SGD)  # whose folder comes later
+    assert [row.label for row in compared([tmp_path])] == ["sgd", "rwp, rho 0.2"]
 
 
 def test_what_cannot_be_compared_is_said(tmp_path, shelve, capsys):

@@ -10,7 +10,7 @@ import tyro
 
 from zosam.lab.measure.convergence import spent
 from zosam.lab.report.finding import duration
-from zosam.lab.shelf import ORDERS, Found, Sort, Status, having, look
+from zosam.lab.shelf import ORDERS, Found, Sort, Status, having, look, unread
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
 
 
@@ -46,7 +46,7 @@ def runs(
         return
     columns = [
         Column("run"), Column("status"), Column("accuracy", right=True), Column("epoch", 1, right=True),
-        Column("seed", 2, right=True), Column("time", 3, right=True), Column("passes", 4, right=True),
+        Column("seed", 2, right=True), Column("wall time", 3, right=True), Column("passes", 4, right=True),
         Column("sparsity", 5, right=True), Column("changed", 6, right=True),
     ]  # fmt: skip
     show_table(console, columns, [_cells(run) for run in found])
@@ -54,7 +54,7 @@ def runs(
         if run.why:
             console.print(plain(f"{run.path.name}: {run.why}"), style="red", highlight=False, soft_wrap=True)
     counts = f"{len(found)} of " * (len(found) < len(there)) + f"{len(there)} run{'s' * (len(there) != 1)}"
-    told = f"{counts}, {duration(sum(run.seconds for run in found))} of training"
+    told = f"{counts}, {duration(sum(run.seconds for run in found))} of wall time"
     console.print(f"\n{told}; of the passes a backward counts two", highlight=False, soft_wrap=True)
 
 
@@ -87,7 +87,8 @@ def compare(paths: Some, output: Printed = Output()) -> None:
     """Trainings against the first of them, seed by seed, with 95 % intervals.
 
     Each folder stands for a training under all seeds that lie beside it. A folder of runs stands for all trainings in
-    it. Accuracy is that of the last epoch on the test set, of the averaged weights where there are some.
+    it, those by SGD first. Accuracy is that of the last epoch on the test set, of the averaged weights where there are
+    some.
 
     Args:
         paths: Folders of finished runs, or folders that hold such; the first is what the others are compared with.
@@ -96,6 +97,8 @@ def compare(paths: Some, output: Printed = Output()) -> None:
     from zosam.lab.paper.answers import as_record, show_rows
     from zosam.lab.paper.compare import compared
 
+    for told in filter(None, map(unread, paths)):
+        output.aside(console).print(plain(told), style="red", highlight=False, soft_wrap=True)
     found = compared(paths)
     if not output.is_plain:
         output.write([as_record(row) for row in found])

@@ -31,7 +31,7 @@ def of_run(command: str, path: Path, **named: str | None) -> Record:
         what = " and ".join({"model": "network"}.get(field, field) for field in own)
         raise ValueError(
             f"this run's {what} {'are' if len(own) > 1 else 'is'} your own code, which no file may start: if you trust"
-            f" it, name it: {shlex.join(['zosam', command, str(path), *words])}"
+            f" it, name it, by what it is called now: {shlex.join(['zosam', command, str(path), *words])}"
         )
     return record
 
@@ -111,16 +111,18 @@ def export(
     """
     from zosam.lab import models
     from zosam.lab.serve import example_batch
-    from zosam.sparse.save import export
+    from zosam.sparse.save import FORMS, export
 
     record = of_run("export", path, model=model, **({"data": data} if form == "onnx" else {}))
     if data is not None and form != "onnx":
         raise ValueError(f"data gives ONNX an example picture, and {form} needs none: leave it out")
     example = example_batch(record, data, data_dir)[:1] if form == "onnx" else None
     own = None if model is None else models.build(model, record.classes)
+    replaced = ((out or path) / FORMS[form]).exists()
     file = export(record.load(own), out or path, form, masks=record.masks() or None, example=example)
     size = file.stat().st_size
-    output.tell(f"{file}  {size:,} bytes", {"file": str(file), "form": form, "bytes": size})
+    told = {"file": str(file), "form": form, "bytes": size, "replaced": replaced}
+    output.tell(f"{file}  {size:,} bytes{', in place of the one that was there' * replaced}", told)
 
 
 def serve_bench(
@@ -161,7 +163,7 @@ def serve_bench(
     show_table(console, columns, rows)
     console.print(
         "\ngain: the fastest dense time / that of the kernels; below 1, serve it dense. torch: the dense network in the"
-        " faster of its memory layouts; what is said above the table is beside the layout that it has.",
+        " faster of its memory layouts; the lines above the table compare with the layout that it has.",
         style="dim", highlight=False, markup=False, soft_wrap=not console.is_terminal,
     )  # fmt: skip
     if "onnxruntime" not in names:

@@ -11,6 +11,7 @@ from rich.text import Text
 from zosam.lab.claim import no_run
 from zosam.lab.measure.convergence import spent
 from zosam.lab.record import kernels_gained, read_record
+from zosam.lab.report.finding import duration
 from zosam.lab.run import Run, run
 from zosam.lab.terminal import Cells, Column, Output, Printed, console, plain, show_table
 from zosam.lab.watching import Watching
@@ -79,7 +80,9 @@ def show(path: Annotated[Path, tyro.conf.Positional], output: Printed = Output()
     forward, backward = last["forward"], last["backward"]
     cost = f"{spent([last])[0]:,.0f}, a backward counting two"
     rows.append(["  passes", f"{cost}: {forward:,.0f} forward, {backward:,.0f} backward"])
-    rows.append(["  training time", f"{sum(e['seconds'] for e in record['epochs']):.1f} s"])
+    for name, unit in (("wall time", "seconds"), ("CPU time", "cpu_seconds")):
+        if all(unit in e for e in record["epochs"]):
+            rows.append([f"  {name}", duration(sum(e[unit] for e in record["epochs"]))])
     made = dict(record["made_with"])
     rows.append(["  sparse kernels", plain(_kernels(made.pop("kernels", "none"), path))])
     if made.get("device") == "cpu":  # its name is said as that of the CPU

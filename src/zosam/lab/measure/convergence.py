@@ -12,7 +12,7 @@ Unit = Literal["epochs", "seconds", "cpu_seconds", "passes", "flops"]
 
 LABELS: dict[str, str] = {
     "epochs": "epochs",
-    "seconds": "seconds of training",
+    "seconds": "wall time of training",
     "cpu_seconds": "CPU time of training",
     "passes": "cost in forward passes of a batch, a backward counting two",
     "flops": "operations",

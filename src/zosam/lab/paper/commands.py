@@ -25,6 +25,7 @@ from zosam.lab.paper.table import load
 from zosam.lab.paper.train_missing import lacking, train_missing
 from zosam.lab.paper.value import OF_CORRUPTED, measure_corruptions
 from zosam.lab.run import Run
+from zosam.lab.shelf import unread
 from zosam.lab.terminal import Cells, Column, Output, Printed, begin, console, progress_bar, show_table
 from zosam.lab.where import Where
 
@@ -197,7 +198,10 @@ def report(
 
     say, count = output.aside(console), sum(1 for _ in runs.glob("*/record.json"))
     say.print(f"reading {count:,} run{'s' * (count != 1)} in {runs} ...", highlight=False, markup=False, soft_wrap=True)
-    content = contents(Book.open(runs, results), figures, tier, seeds, only)
+    if lost := unread(runs):
+        say.print(lost, style="red", highlight=False, markup=False, soft_wrap=True)
+    with say.status("reading") as shown:
+        content = contents(Book.open(runs, results), figures, tier, seeds, only, shown.update)
     write(out, content)
     if stills is not None:
         for drawing in content.all_figures:

@@ -9,6 +9,7 @@ from typing import Any
 
 from zosam.lab.paper.evidence import Entry, Row, row
 from zosam.lab.paper.results_store import Book
+from zosam.lab.report.arms import short
 from zosam.lab.run import Run, finished
 
 
@@ -23,7 +24,7 @@ def compared(paths: Iterable[Path]) -> list[Row]:
         there = [Run.read(entry["run"]) for entry in shelves[shelf]]
         if not there and not is_run:
             raise ValueError(f"{path} holds no finished run; `zosam runs {path}` says what is there")
-        asked += [finished(path).run] if is_run else there
+        asked += [finished(path).run] if is_run else sorted(there, key=lambda run: run.optimizer.name != "sgd")
     arms = list(dict.fromkeys(replace(run, seed=0) for run in asked))
     if len(arms) < 2:
         raise ValueError("compare takes two trainings or more that differ in more than their seed")
@@ -48,4 +49,4 @@ def _said(name: str, arm: Run) -> str:
         return ""
     if name in ("model", "data", "method", "optimizer"):
         return str(value)
-    return f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+    return f"{name.replace('_', ' ')} {short(value)}"

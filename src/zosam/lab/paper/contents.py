@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,17 @@ SECTIONS = {
 ORDER = ("Over training", "Loss surfaces", "Masks", "Feature maps", "Corrupted pictures", "Side by side", "Tuning")
 
 
-def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3, only: str | None = None) -> Report:
-    """All that is there, as a report; a ValueError if nothing is."""
+def contents(
+    book: Book,
+    figures: Path,
+    tier: str | None = None,
+    seeds: int = 3,
+    only: str | None = None,
+    tell: Callable[[str], object] = str,
+) -> Report:
+    """All that is there, as a report; a ValueError if nothing is. `tell` hears what is being made."""
     names, tiers = recipes.labels(), [tier] if tier else list(recipes.TIERS)
+    tell("reading the runs")
     every = book.entries()
     lines = _chosen(every, names, only)
     trials = [line for line in lines if is_trial(line)]
@@ -50,6 +58,7 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
         )
     settings = settings_of(arms)
     watched = settings_of(arms_of((line for line in lines if _is_watched(line)), names))
+    tell("drawing curves and masks")
     several = len(arms) > 1  # else there is nothing to hold it against
     own = [
         ("Over training", overview.convergence(settings)),
@@ -60,12 +69,15 @@ def contents(book: Book, figures: Path, tier: str | None = None, seeds: int = 3,
         *(("Tuning", figure) for figure in overview.tuning(trials, names)),
     ]
     lead = [finding(settings), what_was_run(arms, len(trials) if results is not trials else 0), best_use(arms)]
+    tell("asking the questions")
+    questions = _questions(book, {line["key"]: line for line in lines})
+    tell("filling the paper's tables")
     return Report(
         title="Sparse training, sharpness-aware: what was measured",
         lead=lead if arms else [],
         facts=facts(lines),
         cover=overview.tradeoff(arms) if several else None,
-        questions=_questions(book, {line["key"]: line for line in lines}),
+        questions=questions,
         comparisons=overview.comparisons(settings) if several else [],
         figures=_sorted([*({**figure, "section": section} for section, figure in own if figure), *drawings]),
         tables=_tables(book, every, tiers, seeds),

@@ -152,9 +152,9 @@ def best_use(arms: Sequence[Arm]) -> str:
     ends = [best[0], best[-1]]
     if len(best) == 1:
         only = f"{described(best[0])} or has a higher mean than its {best[0].estimate.text()} %"
-        return f"On {own[0].task}, no arm costs less than {only}."
+        return f"On {own[0].task}, no training costs less than {only}."
     told = [f"{described(arm)} ({arm.estimate.mean:.2f} %, {tell(arm.mean_cost(unit))})" for arm in ends]
-    return f"On {own[0].task}, the front of accuracy against cost goes from {' to '.join(told)}."
+    return f"On {own[0].task}, the best at its cost goes from {' to '.join(told)}."
 
 
 def _mean(arm: Arm) -> float:
@@ -192,7 +192,7 @@ def facts(lines: Sequence[Line]) -> dict[str, str]:
         values = Counter(str(line["made_with"][key]) for line in lines if key in line.get("made_with", {}))
         if values:
             found[name] = _counted(values)
-    name, unit = ("CPU time in all", "cpu_seconds") if has_cpu_time(lines) else ("training in all", "seconds")
+    name, unit = ("CPU time in all", "cpu_seconds") if has_cpu_time(lines) else ("wall time in all", "seconds")
     seconds = sum(float(e[unit]) for line in lines for e in line["epochs"])
     return {"runs": f"{len(lines):,}", name: duration(seconds), **found}
 

@@ -14,7 +14,7 @@ from zosam.lab.report.finding import hardware
 
 Figure = dict[str, Any]
 UNITS: dict[str, str] = {
-    "seconds": "training time",
+    "seconds": "wall time of training",
     "cpu_seconds": "CPU time of training",
     "passes": "passes of a batch, a backward counting two",
 }
@@ -49,9 +49,9 @@ def tradeoff(arms: Sequence[Arm]) -> Figure:
         "name": "tradeoff",
         "kind": "scatter",
         "title": "Accuracy against cost",
-        "note": "A dot for each seed, larger where the arm is on the front: no other reaches its mean accuracy at its"
-        " mean cost. Lines join the same arm at several lengths of training; arms of equal cost stand side by side."
-        + busy[next(iter(units))],
+        "note": "A dot for each seed. An arm is one training under several seeds; its dots are larger where it is on"
+        " the front, the grey line: no other reaches its mean accuracy at its mean cost. Lines join the same arm at"
+        " several lengths of training; arms of equal cost stand side by side." + busy[next(iter(units))],
         "y": "test accuracy, last epoch, %",
         "most": 100,
         "x": units,
@@ -80,7 +80,7 @@ def comparisons(settings: Sequence[Setting]) -> list[dict[str, Any]]:
         {
             "name": setting.name,
             "reference": setting.reference.name if setting.reference else "",
-            "time": "CPU time" if clock == "cpu_seconds" else "time",
+            "time": "CPU time" if clock == "cpu_seconds" else "wall time",
             "on": hardware(line for arm in setting.arms for line in arm.lines.values()),
             "rows": [_row(arm, setting, clock) for arm in setting.arms],
         }

@@ -58,7 +58,7 @@ def test_the_pointer_tells_what_a_dot_is(browser, report):
 
 def test_cost_is_time_or_passes_and_the_task_can_be_chosen(browser):
     label = "return [...document.querySelectorAll('#figure-tradeoff svg > text')].map((t) => t.textContent)"
-    assert "training time, minutes" in browser.do(label)
+    assert "wall time of training, minutes" in browser.do(label)
     browser.choose("#figure-tradeoff label:nth-of-type(2) select", 1)
     assert any(text.startswith("passes") for text in browser.do(label))
     before = len(browser.do(CENTRES))

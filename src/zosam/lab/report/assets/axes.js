@@ -8,7 +8,7 @@ function unit(key, label, values) {
   if (!isTime(key)) return { label, per: 1, tell: (v) => `${show(v)} ${key}` };
   const [, high] = extent(values);
   const [per, word] = high > 5400 ? [3600, "hours"] : high > 150 ? [60, "minutes"] : [1, "seconds"];
-  return { label: `${label.replace(/^seconds of training$/, "training time")}, ${word}`, per, tell: duration };
+  return { label: `${label}, ${word}`, per, tell: duration };
 }
 
 // The two axes of a chart; gives the places of values.

@@ -48,6 +48,14 @@ function finer(grid, more) {
   return columns[0].map((_, j) => columns.map((column) => column[j]));
 }
 
+// What is left of a cell, given by the places of its corners and their values, where the value is at most 1.
+function below(corners, values) {
+  return corners.flatMap((p, k) => {
+    const q = corners[(k + 1) % 4], [v, w] = [values[k], values[(k + 1) % 4]], t = (1 - v) / (w - v);
+    return [...(v <= 1 ? [p] : []), ...(v <= 1 === w <= 1 ? [] : [[p[0] + t * (q[0] - p[0]), p[1] + t * (q[1] - p[1])]])];
+  });
+}
+
 // `share` holds the height of each grid point from 0 to 1, above it is cut off; the box is a square.
 function contourMap(pen, share, box, levels, look) {
   const across = share[0].length - 1, down = share.length - 1, place = ([i, j]) => [box.x + (i / across) * box.size, box.y + box.size - (j / down) * box.size];
@@ -56,8 +64,11 @@ function contourMap(pen, share, box, levels, look) {
   for (let b = 0; b < down * FINE; b++) {
     for (let a = 0; a < across * FINE; a++) {
       const value = between(share, (a + 0.5) / FINE, (b + 0.5) / FINE);
-      if (value === null || value > 1) continue;
-      pen.rect(box.x + a * wide, box.y + box.size - (b + 1) * tall, wide + 1, tall + 1, paint(mix(MAPS.sequential, value)));
+      if (value === null) continue;
+      const corners = [[a, b], [a + 1, b], [a + 1, b + 1], [a, b + 1]].map(([i, j]) => [i / FINE, j / FINE]);
+      const values = corners.map(([i, j]) => between(share, i, j) ?? value), colour = paint(mix(MAPS.sequential, Math.min(1, value)));
+      if (Math.max(...values) <= 1) pen.rect(box.x + a * wide, box.y + box.size - (b + 1) * tall, wide + 1, tall + 1, colour);
+      else if (Math.min(...values) <= 1) pen.polygon(below(corners, values).map(place), colour);
     }
   }
   for (let k = 1; k <= levels; k++) {

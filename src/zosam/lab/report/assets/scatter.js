@@ -90,8 +90,9 @@ KINDS.scatter = (figure, stage) => {
   // The front is named, above or below, as far as names touch neither one another nor a dot.
   function labels(pen, centre, dots, area, look) {
     const taken = [], alike = new Set(panel.arms.map((arm) => arm.where)).size === 1; // then it need not be said of each
+    const long = new Set(panel.arms.map((arm) => arm.epochs)).size > 1, where = (arm) => (long ? arm.where : arm.where.replace(/, \d+ epochs?$/, ""));
     for (const arm of onFront().reverse()) {
-      const text = alike ? arm.name : `${arm.name}, ${arm.where}`, wide = textWidth(text, 11), [px, py] = centre(arm);
+      const text = alike ? arm.name : `${arm.name}, ${where(arm)}`, wide = textWidth(text, 11), [px, py] = centre(arm);
       const touches = (box) => taken.some((b) => box[0] < b[2] + 6 && box[2] > b[0] - 6 && box[1] < b[3] + 2 && box[3] > b[1] - 2);
       const covers = (b) => dots.some((dot) => dot.px > b[0] - 6 && dot.px < b[2] + 6 && dot.py > b[1] - 6 && dot.py < b[3] + 6);
       const box = [py - 22, py + 8].flatMap((top) => [px - wide - 10, px + 10].map((left) => [left, top, left + wide, top + 14]))
