@@ -48,3 +48,8 @@ def test_the_sign_is_that_of_the_whole_interval():
     assert [estimate(v).sign for v in ((0.4, 0.5, 0.6), (-0.4, -0.5, -0.6), (0.5, -0.1, 0.6), (9.0,))] == [1, -1, 0, 0]
     assert estimate([93.2, 93.5, 93.8]).text() == "93.50 ± 0.75"
     assert estimate([0.5]).text(sign=True) == "+0.50"
+
+
+def test_equal_differences_are_no_finding():
+    found = difference({0: 99.44, 1: 98.61}, {0: 99.16, 1: 98.33})  # by one picture of 360 under both seeds
+    assert (found.sign, found.half_width, found.text(sign=True)) == (0, None, "+0.28")

@@ -14,7 +14,7 @@ BySeed = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and half the width of its 95 % interval; one seed alone has no interval."""
+    """A mean over seeds and half the width of its 95 % interval; one seed alone, or equal values, have no interval."""
 
     mean: float
     half_width: float | None
@@ -26,7 +26,7 @@ class Estimate:
 
     @property
     def sign(self) -> int:
-        """1 if the whole interval is above zero, -1 if it is below, 0 if it holds zero or there is but one seed."""
+        """1 if the whole interval is above zero, -1 if it is below, 0 if it holds zero or there is none."""
         if self.half_width is None or self.holds(0):
             return 0
         return 1 if self.mean > 0 else -1
@@ -38,13 +38,17 @@ class Estimate:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Mean and Student's 95 % interval, t · s / √n with n - 1 degrees of freedom."""
+    """Mean and Student's 95 % interval, t · s / √n with n - 1 degrees of freedom.
+
+    Equal values say nothing of the spread: two seeds often differ by the same few pictures of a small test set.
+    """
     known = list(values)
     if not known or not all(map(math.isfinite, known)):
         raise ValueError(f"an estimate needs one or more finite values, not {known}")
     n = len(known)
-    half = float(stdtrit(n - 1, 0.975)) * stdev(known) / math.sqrt(n) if n > 1 else None
-    return Estimate(fmean(known), half, n)
+    spread = stdev(known) if n > 1 else 0.0
+    told = spread > 1e-9 * max(map(abs, known))
+    return Estimate(fmean(known), float(stdtrit(n - 1, 0.975)) * spread / math.sqrt(n) if told else None, n)
 
 
 def difference(ours: BySeed, versus: BySeed) -> Estimate | None:

@@ -14,7 +14,7 @@ HUES = {
     "sgd": ("#4d4d4d", "#c4c9cf"), "zosam": ("#d55e00", "#f58b45"), "sam": ("#0072b2", "#4aa3e8"),
     "rwp": ("#009e73", "#2cc79b"), "randomsam": ("#cc79a7", "#e29cc2"), "msam": ("#e69f00", "#f0b73c"),
     "s2sam": ("#332288", "#9c90e8"), "asam": ("#882255", "#d479a2"), "esam": ("#999933", "#c8c860"),
-    "looksam": ("#117733", "#5fbf7f"), "noisysam": ("#56b4e9", "#9bd7f7"), "gsam": ("#aa4499", "#d98bcb"),
+    "looksam": ("#117733", "#5fbf7f"), "gsam": ("#aa4499", "#d98bcb"),
 }  # fmt: skip
 """On white and on dark, by optimizer."""
 ORDER = list(HUES)
