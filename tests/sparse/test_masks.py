@@ -411,6 +411,34 @@ def test_lbfgs_is_refused():
         SET(model, base, 0.8, steps=100)
 
 
+class Trainers(torch.optim.Optimizer):
+    """A wrapper as accelerate has it: an optimizer that was never made one."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("inside", [lambda base: base, SAM], ids=["bare", "sam"])
+def test_a_method_made_on_a_trainers_wrapper_masks_what_is_inside(inside):
+    model = net()
+    optimizer = Trainers(inside(with_one(model)))
+    sparse = RigL(model, optimizer, 0.8, every=2, steps=100)
+    for _ in range(3):
+        by_closure(model, optimizer) if inside is SAM else bare_step(model, optimizer)
+    assert sparse.steps == 3
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+    with pytest.raises(TypeError, match="a trainer's own wrapper goes around SAM"):
+        SAM(optimizer)
+    with pytest.raises(TypeError, match=r"one of torch's, or a list of them, not NoneType"):
+        SET(net(), None, steps=100)
+
+
 def pair(model):
     first = torch.optim.AdamW(model[0].parameters(), 0.01)
     return [first, torch.optim.SGD(model[2].parameters(), 0.1, momentum=0.9)]

@@ -112,6 +112,13 @@ class Register:
             holder.unpack(extra)
 
 
+def unwrapped(optimizer: Any) -> Any:
+    """What is inside of a trainer's wrapper, as accelerate and Lightning have one; anything else as it is."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 def register(base: Optimizer) -> Register:
     """The register of `base`; a copy of an optimizer has one of its own, without holders."""
     owners = (getattr(hook, "__self__", None) for hook in base._optimizer_state_dict_post_hooks.values())
