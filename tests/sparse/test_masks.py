@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn import functional as F
 
 from zosam.optim import SAM, ZOSAM
@@ -613,12 +614,14 @@ def test_lth_ends_where_it_should():
 # --- compiled models -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["before", "inside"])
-def test_names_of_a_compiled_model_are_plain(how, tmp_path):
+@pytest.mark.parametrize("how", ["before", "inside", "checkpointed"])
+def test_names_of_a_wrapped_model_are_plain(how):
     plain, model = net(), net()
     expected = SET(plain, torch.optim.SGD(plain.parameters(), 0.1), 0.8, steps=10)
     if how == "inside":
         model[0] = torch.compile(model[0], backend="eager")
+    if how == "checkpointed":
+        model[0] = checkpoint_wrapper(model[0])
     compiled = torch.compile(model, backend="eager") if how == "before" else model
     optimizer = torch.optim.SGD(compiled.parameters(), 0.1)
     sparse = SET(compiled, optimizer, 0.8, steps=10)
@@ -627,6 +630,7 @@ def test_names_of_a_compiled_model_are_plain(how, tmp_path):
     bare_step(compiled, optimizer)
     assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
     sparse.apply_to(torch.compile(net(), backend="eager"))
+    sparse.apply_to(model)
 
 
 @pytest.mark.parametrize("bare", [True, False])

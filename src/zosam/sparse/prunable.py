@@ -64,8 +64,13 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """A name as the uncompiled model has it."""
-    return name.replace("_orig_mod.", "")
+    """A name as the model has it that is neither compiled nor checkpointed."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def plain_state(model: nn.Module) -> dict[str, Any]:
+    """The state_dict of the user's own module, by plain names."""
+    return {plain_name(name): value for name, value in plain(model).state_dict().items()}
 
 
 def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
