@@ -484,6 +484,22 @@ def test_several_optimizers_are_as_one(name):
     assert all(torch.equal(m, made[1][1].masks[n]) for n, m in made[0][1].masks.items())
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("seldom", [0, 1], ids=["first", "last"])
+def test_one_of_several_optimizers_may_step_less_often(name, seldom):
+    """As those of two players do, or where a GradScaler lets one of them wait: pruned weights are zero all the same."""
+    model = net()
+    optimizers = pair(model)
+    sparse = METHODS[name](model, optimizers, 0.8, **{"steps": 8} | SEVERAL[name])
+    for i in range(8):
+        model.zero_grad()
+        loss(model).backward()
+        for which, optimizer in enumerate(optimizers):
+            if which != seldom or i % 3 == 0:
+                optimizer.step()
+        assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+
+
 def test_several_optimizers_travel_each_with_its_part():
     def steps(model, optimizers, n):
         for _ in range(n):

@@ -63,7 +63,6 @@ class LTH(Sparsity):
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
 
     def after_step(self) -> None:
-        super().after_step()
         if self.steps == self.rewind:
             self.saved = self._snapshot()
         elif self.level() > 0 and self.schedule_step(self.steps) == self.rewind and self.steps <= self._last():
@@ -104,7 +103,7 @@ class LTH(Sparsity):
         now = plain_state(self.model)
         for name, value in self.saved.items():
             now[name].copy_(value)
-        self._mask_weights()
+        self.settle(self.weights)
         for optimizer in self.optimizers:
             optimizer.state.clear()
         if (wrapper := self.sharpness) is not None:
