@@ -350,9 +350,10 @@ class Sometimes(nn.Module):
         return self.last(h + self.branch(h) if self.used else h)
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("growth_gradient", ["perturbed", "theta"])
 @pytest.mark.parametrize("cls", [RigL, SViTE], ids=lambda c: c.__name__)
-def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient):
+def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient, set_to_none):
     model = Sometimes()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     settings = {"every": 1, "steps": 100, "drop_fraction": 0.5, "budget": "uniform"}
@@ -360,8 +361,11 @@ def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient
     bare_step(model, optimizer)
     before = {n: m.clone() for n, m in sparse.masks.items()}
     model.used = False
-    optimizer.zero_grad()
-    bare_step(model, optimizer)
+    if not set_to_none:
+        model.branch.weight.grad = torch.zeros_like(model.branch.weight)
+    optimizer.zero_grad(set_to_none)
+    loss(model).backward()
+    optimizer.step()
     moved = {n: not torch.equal(m, before[n]) for n, m in sparse.masks.items()}
     assert moved == {"first.weight": True, "branch.weight": False, "last.weight": True}
     assert all(int(m.sum()) == sparse.n_active_by_layer[n] for n, m in sparse.masks.items())
