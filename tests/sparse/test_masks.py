@@ -78,6 +78,29 @@ def test_a_dense_checkpoint_that_is_loaded_later_is_noticed(way, sparse_first):
         step(model, optimizer)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "resumes", "said"), [("set", False, True), ("set", True, False), ("magnitude", 0, 0)])
+def test_fresh_masks_on_a_network_that_is_sparse_already_are_said(way, name, resumes, said):
+    def make(seed, state=None):
+        model = net()
+        model.load_state_dict(state or model.state_dict())
+        optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+        settings = {} if name == "magnitude" else {"steps": 1000, "seed": seed}
+        METHODS[name](model, optimizer, 0.8, **settings)
+        return model, optimizer
+
+    wrap, step = WAYS[way]
+    model, optimizer = make(0)
+    step(model, optimizer)
+    other, anew = make(1, model.state_dict())
+    anew.load_state_dict(anew.state_dict())  # as accelerate does
+    if resumes:
+        anew.load_state_dict(optimizer.state_dict())
+    with pytest.warns(UserWarning, match="were sparse, and fresh masks") if said else warnings.catch_warnings():
+        warnings.simplefilter("default" if said else "error")
+        step(other, anew)
+
+
 def test_weights_are_not_read_again_as_long_as_nobody_else_writes_them(monkeypatch):
     for way in ("bare", "closure"):
         wrap, step = WAYS[way]

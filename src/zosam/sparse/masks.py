@@ -229,21 +229,22 @@ class MaskHooks(MaskState):
     @torch.no_grad()
     def _zero_stray_weights(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
+        if state_hooks.is_rehearsal(self.optimizer):
             return
         wrong = self._written.not_zero(self._written.changed(waits=self.due()))
         if wrong:
             self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
             MaskHooks.settle(self, self.weights)
+        else:
+            self._say_if_fresh()
+        self._unpruned = {}
         self._written.say_if_replaced(type(self).__name__)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scaled = hasattr(optimizer, "found_inf")  # a GradScaler lets it step
-        rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
-        self._rehearsal = rehearsal or (scaled and not unscaled(optimizer))
+        self._rehearsal = state_hooks.is_rehearsal(optimizer) or not unscaled(optimizer)
         if self._rehearsal:
             return None
         args, kwargs = with_loss_known(args, kwargs) if len(args) > 1 or kwargs else (args, kwargs)
@@ -258,7 +259,6 @@ class MaskHooks(MaskState):
         return args, kwargs
 
     def _lead(self) -> None:
-        self._unpruned = {}
         if self._open:  # the last of several optimizers has not stepped since
             self.after_step()
         self._watch()
