@@ -91,6 +91,11 @@ class Register:
         for name, items in state["state"].items():
             kept = {k: v for k, v in items.items() if k not in KEYS}
             for key in items.keys() - kept.keys():
+                if name not in place:
+                    raise ValueError(
+                        f"this state speaks of {name!r}, which is none of the optimizer's parameters: through"
+                        " distributed checkpoints it goes by torch's get_state_dict and set_state_dict"
+                    )
                 found[key][place[name]] = items[key]
             if kept:
                 own[name] = kept
