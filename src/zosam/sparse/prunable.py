@@ -86,12 +86,14 @@ def candidates(model: nn.Module) -> list[Candidate]:
         for attribute, weight in module._parameters.items():
             if weight is None:
                 continue
-            if not isinstance(weight, UninitializedParameter) and (weight.dim() < 2 or not weight.is_floating_point()):
+            if not isinstance(weight, UninitializedParameter) and weight.dim() < 2:
                 continue
             name, owner = plain_name(f"{path}.{attribute}" if path else attribute), module
             if isinstance(module, ParametrizationList):
                 owner = modules[path.rpartition(".parametrizations.")[0] if ".parametrizations." in path else ""]
-            kind, problem = _kind(owner, module, path.rpartition(".")[2], attribute)
+            kind, problem = "other", "masks are for real numbers"
+            if weight.is_floating_point():
+                kind, problem = _kind(owner, module, path.rpartition(".")[2], attribute)
             if kind == "part":
                 continue
             c = found.setdefault(id(weight), Candidate(weight, kind=kind))
@@ -251,4 +253,6 @@ def _why(candidate: Candidate, excluded: set[str]) -> str:
         return "frozen"
     if candidate.name in excluded:
         return "excluded"
+    if not candidate.weight.is_floating_point():
+        return "not of real numbers"
     return {"embedding": "embedding", "layer": "not included"}.get(candidate.kind, "no layer that is known")
