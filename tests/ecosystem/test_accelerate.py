@@ -180,3 +180,19 @@ def test_a_state_goes_through_the_wrapped_optimizer():
     state = copy.deepcopy(wrapped.state_dict())
     wrapped.load_state_dict(state)
     assert wrapped.optimizer.steps == 1
+
+
+def test_a_method_made_on_the_prepared_optimizer_is_one_made_before(Training, same):
+    ends = []
+    for first in (True, False):
+        training = Training("zosam")
+        model = training.net()
+        optimizer = training.optimizer(model)
+        sparse = training.sparse(model, optimizer) if first else None
+        accelerator = accelerate.Accelerator(cpu=True)
+        prepared, wrapped, loader = accelerator.prepare(model, optimizer, training.loader)
+        sparse = sparse or training.sparse(prepared, wrapped)
+        for x, y in loader:
+            wrapped.step(lambda x=x, y=y, net=prepared: F.cross_entropy(net(x), y))
+        ends.append(training.ends_with(model, sparse))
+    same(*ends)

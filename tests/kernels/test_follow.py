@@ -176,6 +176,17 @@ def test_a_training_is_not_warned(always: None) -> None:
     agrees(model.eval(), x)
 
 
+def test_a_weight_that_is_made_of_others_later(always: None) -> None:
+    model, optimizer, x = build()
+    accelerate(model, METHODS["random"](model, optimizer, 0.8), x)
+    model(x)
+    layer = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
+    nn.utils.parametrizations.weight_norm(layer)
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.mul_(2)
+    agrees(model, x)
+
+
 @pytest.mark.parametrize("way", ["compile", "in place", "a part"])
 def test_a_compiled_model_is_refused(masks: Any, way: str) -> None:
     model, _, x = build()

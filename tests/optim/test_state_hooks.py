@@ -157,6 +157,11 @@ def other_network():
     return optimizer.state_dict()
 
 
+def renamed(saved):
+    """As torch's distributed checkpoints make of a `state_dict` that did not come through `get_state_dict`."""
+    return {**saved, "state": {str(k): v for k, v in saved["state"].items()}}
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -168,6 +173,7 @@ def other_network():
         (lambda: state(budget="uniform"), "budget='uniform', not 'erk'"),
         (lambda: state(pattern="block:4"), "pattern='block:4', not None"),
         (lambda: state(over="masked", dense="first"), "belong to another model or setting"),
+        (lambda: renamed(state()), "speaks of '0', which is none of the optimizer's parameters"),
     ],
 )
 def test_the_state_of_something_else_is_refused_and_nothing_changes(what, message):

@@ -88,6 +88,26 @@ def test_batchnorm_is_rewound_and_everything_is_resumed(trial, same):
         assert same(straight.snapshot(), second.snapshot())
 
 
+def test_blocks_may_be_compiled_before_or_after():
+    ends = []
+    for when in ("never", "before", "after"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
+        if when == "before":
+            model[0] = torch.compile(model[0], backend="eager")
+        sparse = LTH(model, sgd(model, 0.1), 0.5, steps=3, rewind=1, levels=1)
+        if when == "after":
+            model[0] = torch.compile(model[0], backend="eager")
+        for _ in range(5):
+            sparse.optimizer.zero_grad()
+            model(torch.ones(4, 6)).square().sum().backward()
+            sparse.optimizer.step()
+        ends.append([p.clone() for p in model.parameters()])
+        assert list(sparse.state_dict()["saved"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    for end in ends[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(end, ends[0], strict=True))
+
+
 def test_settings_are_checked():
     model = nn.Linear(10, 10)
     with pytest.raises(ValueError, match="rewind must be a step"):

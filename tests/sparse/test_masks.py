@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn import functional as F
 
 from zosam.optim import SAM, ZOSAM
@@ -75,6 +76,29 @@ def test_a_dense_checkpoint_that_is_loaded_later_is_noticed(way, sparse_first):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step(model, optimizer)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("name", "resumes", "said"), [("set", False, True), ("set", True, False), ("magnitude", 0, 0)])
+def test_fresh_masks_on_a_network_that_is_sparse_already_are_said(way, name, resumes, said):
+    def make(seed, state=None):
+        model = net()
+        model.load_state_dict(state or model.state_dict())
+        optimizer = wrap(torch.optim.SGD(model.parameters(), 0.1))
+        settings = {} if name == "magnitude" else {"steps": 1000, "seed": seed}
+        METHODS[name](model, optimizer, 0.8, **settings)
+        return model, optimizer
+
+    wrap, step = WAYS[way]
+    model, optimizer = make(0)
+    step(model, optimizer)
+    other, anew = make(1, model.state_dict())
+    anew.load_state_dict(anew.state_dict())  # as accelerate does
+    if resumes:
+        anew.load_state_dict(optimizer.state_dict())
+    with pytest.warns(UserWarning, match="were sparse, and fresh masks") if said else warnings.catch_warnings():
+        warnings.simplefilter("default" if said else "error")
+        step(other, anew)
 
 
 def test_weights_are_not_read_again_as_long_as_nobody_else_writes_them(monkeypatch):
@@ -349,9 +373,10 @@ class Sometimes(nn.Module):
         return self.last(h + self.branch(h) if self.used else h)
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("growth_gradient", ["perturbed", "theta"])
 @pytest.mark.parametrize("cls", [RigL, SViTE], ids=lambda c: c.__name__)
-def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient):
+def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient, set_to_none):
     model = Sometimes()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     settings = {"every": 1, "steps": 100, "drop_fraction": 0.5, "budget": "uniform"}
@@ -359,8 +384,11 @@ def test_a_layer_without_gradient_stays_and_the_others_move(cls, growth_gradient
     bare_step(model, optimizer)
     before = {n: m.clone() for n, m in sparse.masks.items()}
     model.used = False
-    optimizer.zero_grad()
-    bare_step(model, optimizer)
+    if not set_to_none:
+        model.branch.weight.grad = torch.zeros_like(model.branch.weight)
+    optimizer.zero_grad(set_to_none)
+    loss(model).backward()
+    optimizer.step()
     moved = {n: not torch.equal(m, before[n]) for n, m in sparse.masks.items()}
     assert moved == {"first.weight": True, "branch.weight": False, "last.weight": True}
     assert all(int(m.sum()) == sparse.n_active_by_layer[n] for n, m in sparse.masks.items())
@@ -411,6 +439,34 @@ def test_lbfgs_is_refused():
         SET(model, base, 0.8, steps=100)
 
 
+class Trainers(torch.optim.Optimizer):
+    """A wrapper as accelerate has it: an optimizer that was never made one."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("inside", [lambda base: base, SAM], ids=["bare", "sam"])
+def test_a_method_made_on_a_trainers_wrapper_masks_what_is_inside(inside):
+    model = net()
+    optimizer = Trainers(inside(with_one(model)))
+    sparse = RigL(model, optimizer, 0.8, every=2, steps=100)
+    for _ in range(3):
+        by_closure(model, optimizer) if inside is SAM else bare_step(model, optimizer)
+    assert sparse.steps == 3
+    assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
+    with pytest.raises(TypeError, match="a trainer's own wrapper goes around SAM"):
+        SAM(optimizer)
+    with pytest.raises(TypeError, match=r"one of torch's, or a list of them, not NoneType"):
+        SET(net(), None, steps=100)
+
+
 def pair(model):
     first = torch.optim.AdamW(model[0].parameters(), 0.01)
     return [first, torch.optim.SGD(model[2].parameters(), 0.1, momentum=0.9)]
@@ -453,6 +509,22 @@ def test_several_optimizers_are_as_one(name):
     for (n, a), b in zip(made[0][0].named_parameters(), made[1][0].parameters(), strict=True):
         assert torch.equal(a, b), n
     assert all(torch.equal(m, made[1][1].masks[n]) for n, m in made[0][1].masks.items())
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("seldom", [0, 1], ids=["first", "last"])
+def test_one_of_several_optimizers_may_step_less_often(name, seldom):
+    """As those of two players do, or where a GradScaler lets one of them wait: pruned weights are zero all the same."""
+    model = net()
+    optimizers = pair(model)
+    sparse = METHODS[name](model, optimizers, 0.8, **{"steps": 8} | SEVERAL[name])
+    for i in range(8):
+        model.zero_grad()
+        loss(model).backward()
+        for which, optimizer in enumerate(optimizers):
+            if which != seldom or i % 3 == 0:
+                optimizer.step()
+        assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
 
 
 def test_several_optimizers_travel_each_with_its_part():
@@ -585,12 +657,14 @@ def test_lth_ends_where_it_should():
 # --- compiled models -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["before", "inside"])
-def test_names_of_a_compiled_model_are_plain(how, tmp_path):
+@pytest.mark.parametrize("how", ["before", "inside", "checkpointed"])
+def test_names_of_a_wrapped_model_are_plain(how):
     plain, model = net(), net()
     expected = SET(plain, torch.optim.SGD(plain.parameters(), 0.1), 0.8, steps=10)
     if how == "inside":
         model[0] = torch.compile(model[0], backend="eager")
+    if how == "checkpointed":
+        model[0] = checkpoint_wrapper(model[0])
     compiled = torch.compile(model, backend="eager") if how == "before" else model
     optimizer = torch.optim.SGD(compiled.parameters(), 0.1)
     sparse = SET(compiled, optimizer, 0.8, steps=10)
@@ -599,6 +673,7 @@ def test_names_of_a_compiled_model_are_plain(how, tmp_path):
     bare_step(compiled, optimizer)
     assert not any(bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
     sparse.apply_to(torch.compile(net(), backend="eager"))
+    sparse.apply_to(model)
 
 
 @pytest.mark.parametrize("bare", [True, False])

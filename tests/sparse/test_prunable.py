@@ -206,7 +206,9 @@ def trained(model, sparse, loss, steps=4):
         loss().backward()
         sparse.optimizer.step()
         assert all(not bool(w.detach()[~sparse.masks[n]].any()) for n, w in sparse.weights.items())
-    assert all(not torch.equal(w, before[n]) for n, w in sparse.weights.items())
+    learns = [n for n, w in sparse.weights.items() if bool(w.grad.any())]  # not so what begins from a state of zeros
+    assert learns
+    assert not any(torch.equal(sparse.weights[n], before[n]) for n in learns)
 
 
 def words_loss(model):
@@ -317,6 +319,7 @@ def test_what_cannot_be_pruned_as_it_is_comes_with_the_way_out():
 def test_print_names_what_is_left_out_and_the_share_of_the_whole():
     model = Words()
     model.conv.requires_grad_(False)
+    model.waves = nn.Parameter(torch.zeros(3, 4, dtype=torch.complex64))
     sparse = SET(model, sgd(model), 0.5, steps=10, exclude="cell", dense="lstm.weight_ih_l0")
     text = str(sparse)
     everything, zeros = sum(p.numel() for p in model.parameters()), sum(int((~m).sum()) for m in sparse.masks.values())
@@ -326,10 +329,13 @@ def test_print_names_what_is_left_out_and_the_share_of_the_whole():
         "embed.weight": "left out: embedding",
         "position": "left out: no layer that is known",
         "conv.weight": "left out: frozen",
+        "waves": "left out: not of real numbers",
         "cell.weight_ih": "left out: excluded",
         "lstm.weight_ih_l0": "kept dense",
     }.items():
         assert any(line.split()[0] == name and line.endswith(why) for line in text.splitlines()), name
+    with pytest.raises(ValueError, match="waves: masks are for real numbers"):
+        SET(model, sgd(model), 0.5, steps=10, include=["*", "waves"])
 
 
 def test_print_has_the_shares_one_below_the_other():
@@ -349,6 +355,16 @@ def test_masks_apply_to_averages_and_compiled_copies(wrap):
     inside = copied.module if hasattr(copied, "module") else other
     for name, mask in sparse.masks.items():
         assert torch.equal(inside.get_parameter(name) != 0, mask), name
+
+
+def test_masks_do_not_apply_to_another_model_and_nothing_changes():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    sparse = SET(model, sgd(model), 0.5, steps=10)
+    for other in (nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))):
+        before = [p.clone() for p in other.parameters()]
+        with pytest.raises(ValueError, match=r"no copy of the sparse model: .*1\.weight"):
+            sparse.apply_to(other)
+        assert all(torch.equal(p, b) for p, b in zip(other.parameters(), before, strict=True))
 
 
 def test_a_weight_that_a_layer_shares_with_another_module_is_masked_in_copies():

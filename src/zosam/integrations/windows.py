@@ -14,13 +14,13 @@ from torch import Tensor
 
 from zosam.optim.base import SharpnessAware
 from zosam.optim.passes import Closure, Keep
+from zosam.optim.state_hooks import unwrapped
 
 
 def sharpness_aware(optimizer: Any) -> SharpnessAware | None:
     """The sharpness-aware optimizer inside of a trainer's wrapper; None for any other optimizer."""
-    while optimizer is not None and not isinstance(optimizer, SharpnessAware):
-        optimizer = getattr(optimizer, "optimizer", None)
-    return optimizer
+    inside = unwrapped(optimizer)
+    return inside if isinstance(inside, SharpnessAware) else None
 
 
 @contextmanager

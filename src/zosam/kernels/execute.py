@@ -202,7 +202,7 @@ class KernelRegion:
                 raise Unsupported("inputs of different sizes")
         parameters: list[Tensor] = []
         for module, name in self.keys:
-            p = module._parameters[name]  # as getattr would find it, in less time
+            p = module._parameters.get(name)  # as getattr would find it, in less time; None if it is made of others now
             if p is None or p.dtype is not torch.float32 or not p.is_cpu:
                 raise Unsupported(f"a {name} that is not float32 on the CPU")
             if type(p) is not nn.Parameter and not _holds_data(p):

@@ -57,11 +57,9 @@ class SharpnessAware(Saved):
         scale: Metric | Scale | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(base, Optimizer) or isinstance(base, (SharpnessAware, torch.optim.LBFGS)):
-            raise TypeError(
-                f"{type(self).__name__} wraps an optimizer that steps with one gradient, such as"
-                f" torch.optim.SGD(model.parameters(), lr=0.1), not {type(base).__name__}"
-            )
+        bare = isinstance(base, Optimizer) and state_hooks.unwrapped(base) is base
+        if not bare or isinstance(base, (SharpnessAware, torch.optim.LBFGS)):
+            guards.refuse_base(type(self).__name__, type(base).__name__)
         self.base, self.seed, self.steps = base, seed, 0
         self.scale = scale if isinstance(scale, Scale) else Scale(scale)
         self.schedule = rho if callable(rho) else None
@@ -253,7 +251,7 @@ class SharpnessAware(Saved):
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
-        rehearsal = not self.state and state_hooks.is_rehearsal(self.base)
+        rehearsal = state_hooks.is_rehearsal(self.base)
         self.base.step()
         grads = [(p, p.grad) for p in self._parameters()]
         self._left = {id(p): (None, 0) if g is None else (ref(g), g._version) for p, g in grads}

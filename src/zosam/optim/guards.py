@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -26,6 +26,14 @@ def level_of_user() -> int:
     while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def refuse_base(kind: str, base: str) -> NoReturn:
+    """A step that takes one gradient is all that there is a place to climb in."""
+    raise TypeError(
+        f"{kind} wraps an optimizer that steps with one gradient, such as torch.optim.SGD(model.parameters(), lr=0.1),"
+        f" not {base}; a trainer's own wrapper goes around {kind}"
+    )
 
 
 def refuse_gathered(gradients: Sequence[Tensor]) -> None:

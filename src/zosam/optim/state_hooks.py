@@ -91,6 +91,11 @@ class Register:
         for name, items in state["state"].items():
             kept = {k: v for k, v in items.items() if k not in KEYS}
             for key in items.keys() - kept.keys():
+                if name not in place:
+                    raise ValueError(
+                        f"this state speaks of {name!r}, which is none of the optimizer's parameters: through"
+                        " distributed checkpoints it goes by torch's get_state_dict and set_state_dict"
+                    )
                 found[key][place[name]] = items[key]
             if kept:
                 own[name] = kept
@@ -110,6 +115,13 @@ class Register:
         loaded, self.loaded = self.loaded, []
         for holder, extra in loaded:
             holder.unpack(extra)
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """What is inside of a trainer's wrapper, as accelerate and Lightning have one; anything else as it is."""
+    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def register(base: Optimizer) -> Register:
@@ -159,7 +171,7 @@ def is_rehearsal(base: Optimizer) -> bool:
     It steps once an optimizer that has no state, with learning rates and gradients of zero and often right after the
     weights were loaded. Such a step counts for nothing, and must not touch a weight.
     """
-    if any(float(group.get("lr", 1.0)) for group in base.param_groups):
+    if base.state or any(float(group.get("lr", 1.0)) for group in base.param_groups):
         return False
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_init_optim_state":

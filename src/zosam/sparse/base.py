@@ -193,7 +193,13 @@ class Sparsity(Report, MaskHooks):
         found = self.weights[name].grad
         if found is None:
             raise NoGradient(f"{type(self).__name__} asks for the gradient of {name}, and there is none")
-        return self.finite(name, self._dense.get(name, self.ranks) if self.steps_after_update else found)
+        return self.telling(name, self._dense.get(name, self.ranks) if self.steps_after_update else found)
+
+    def telling(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient, if it tells where to grow: where all of it is zero, this step has left the layer out."""
+        if not bool((found := self.finite(name, gradient)).any()):
+            raise NoGradient(f"{type(self).__name__} asks for the gradient of {name}, and all of it is zero")
+        return found
 
     def finite(self, name: str, score: Tensor) -> Tensor:
         """The score, if all of it is finite."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from zosam.optim import state_hooks
 from zosam.optim.base import SharpnessAware
 from zosam.optim.masked import mask_of
 
 
 def bases(given: Optimizer | Sequence[Optimizer], weights: Mapping[str, Tensor]) -> list[Optimizer]:
     """The base optimizers, if they hold these weights and take one step at a time, and nobody else masks these."""
-    optimizers = [given] if isinstance(given, Optimizer) else list(given)
+    optimizers = [state_hooks.unwrapped(o) for o in (given if isinstance(given, Iterable) else [given])]
+    for strange in (o for o in optimizers if not isinstance(o, Optimizer)):
+        raise TypeError(f"the optimizer must be one of torch's, or a list of them, not {type(strange).__name__}")
     if len(optimizers) > 1 and any(isinstance(o, SharpnessAware) for o in optimizers):
         raise ValueError("several optimizers are stepped by hand, one after the other: give torch's own, unwrapped")
     found: list[Optimizer] = [o.base if isinstance(o, SharpnessAware) else o for o in optimizers]

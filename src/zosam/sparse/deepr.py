@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -53,13 +53,12 @@ class DeepR(Periodic):
         self.positive = {n: w.detach() >= 0 for n, w in self.weights.items()}
         return super().choose()
 
-    def before_step(self) -> None:
-        for name, weight in self.weights.items():
+    def before_step(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in weights.items():
             if self.l1:
                 self.pull(weight, self._sign(name, weight).mul_(self.masks[name]), self.l1)
 
     def after_step(self) -> None:
-        super().after_step()
         if self.temperature:
             for name, weight in self.weights.items():
                 self._shake(name, weight.detach())

@@ -31,7 +31,6 @@ class GMP(Periodic):
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
 
     def after_step(self) -> None:
-        super().after_step()
         if self.due() or self.steps == self.end:
             self.commit(self.smallest_pruned(self.level()))
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from zosam.sparse.base import Counts, Sparsity, total
+from zosam.sparse.prunable import plain_state
 from zosam.sparse.state import Masks
 
 
@@ -62,7 +63,6 @@ class LTH(Sparsity):
         return {n: torch.ones_like(w, dtype=torch.bool) for n, w in self.weights.items()}
 
     def after_step(self) -> None:
-        super().after_step()
         if self.steps == self.rewind:
             self.saved = self._snapshot()
         elif self.level() > 0 and self.schedule_step(self.steps) == self.rewind and self.steps <= self._last():
@@ -97,13 +97,13 @@ class LTH(Sparsity):
         return self.period + (self.levels - 1) * (self.period - self.rewind)
 
     def _snapshot(self) -> dict[str, Tensor]:
-        return {n: t.detach().clone() for n, t in self.model.state_dict().items() if isinstance(t, Tensor)}
+        return {n: t.detach().clone() for n, t in plain_state(self.model).items() if isinstance(t, Tensor)}
 
     def _go_back(self) -> None:
-        now = self.model.state_dict()
+        now = plain_state(self.model)
         for name, value in self.saved.items():
             now[name].copy_(value)
-        self._mask_weights()
+        self.settle(self.weights)
         for optimizer in self.optimizers:
             optimizer.state.clear()
         if (wrapper := self.sharpness) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -66,12 +66,15 @@ class MaskHooks(MaskState):
         """Where the optimizer sees the gradient of a layer; None: everywhere."""
         return None if self.dense_gradients else self.masks[name]
 
-    def before_step(self) -> None:
-        """The last change before the optimizer moves."""
+    def before_step(self, weights: Mapping[str, Tensor]) -> None:
+        """The last change before an optimizer moves these weights."""
+
+    def settle(self, weights: Mapping[str, Tensor]) -> None:
+        """The first change after an optimizer has moved these weights: pruned ones go back to zero."""
+        self._multiply([(w.detach(), self.masks[n]) for n, w in weights.items()])
 
     def after_step(self) -> None:
-        """The first change after the optimizer has moved: pruned weights go back to zero."""
-        self._mask_weights()
+        """What a method does once all its weights have moved."""
 
     def replace(self, name: str, new: Tensor) -> None:
         """Set a mask: dropped weights go to zero, grown ones start at zero with clean optimizer state."""
@@ -103,8 +106,7 @@ class MaskHooks(MaskState):
     @property
     def sharpness(self) -> SharpnessAware | None:
         """The sharpness-aware optimizer around it, whichever was made first."""
-        wrapper: SharpnessAware | None = self._registers[0].wrapper
-        return wrapper
+        return self._registers[0].wrapper  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> Ranks:
@@ -116,7 +118,7 @@ class MaskHooks(MaskState):
         """Let go of weights and optimizer: masks are no longer kept, and what is zero may grow."""
         for hook in self._hooks:
             hook.remove()
-        for optimizer, register, part in zip(self.optimizers, self._registers, self._saved_parts, strict=True):
+        for (optimizer, part), register in zip(self._parts.items(), self._registers, strict=True):
             register.remove(part)
             if not register.is_masked():
                 optimizer.defaults = dict(optimizer.defaults)
@@ -133,7 +135,7 @@ class MaskHooks(MaskState):
     def _hold(self) -> None:
         self._held_in_parts = any_sharded(self.weights.values())
         self._hooks: list[Any] = []
-        self._saved_parts: list[SavedPart] = []
+        self._parts = {optimizer: SavedPart(self, optimizer) for optimizer in self.optimizers}
         self._watched: SharpnessAware | None = None  # the wrapper whose steps we know of
         self._checked = False  # the weights were, before this step
         self._rehearsal = self._begun = self._open = False  # a step that does not count, the first, one under way
@@ -144,8 +146,7 @@ class MaskHooks(MaskState):
         for optimizer, register in zip(self.optimizers, self._registers, strict=True):
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
-            self._saved_parts.append(SavedPart(self, optimizer))
-            register.add("sparsity", self._saved_parts[-1])
+            register.add("sparsity", self._parts[optimizer])
             optimizer.defaults = state_hooks.Masked(optimizer.defaults)
         for name, weight in self.weights.items():
             set_mask(weight, self.masks[name])
@@ -156,7 +157,7 @@ class MaskHooks(MaskState):
         self._watch()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"_registers", "_hooks", "_saved_parts", "_watched", "_clean", "_dense", "_written", "_bytes"}
+        made = {"_registers", "_hooks", "_parts", "_watched", "_clean", "_dense", "_written", "_bytes"}
         return {k: v for k, v in self.__dict__.items() if k not in made} | {"_unpruned": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -211,9 +212,6 @@ class MaskHooks(MaskState):
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    def _mask_weights(self) -> None:
-        self._multiply([(w.detach(), self.masks[n]) for n, w in self.weights.items()])
-
     def is_as_made(self, name: str) -> bool:
         return name in self._unpruned and self._written.same(name)
 
@@ -231,21 +229,22 @@ class MaskHooks(MaskState):
     @torch.no_grad()
     def _zero_stray_weights(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
+        if state_hooks.is_rehearsal(self.optimizer):
             return
         wrong = self._written.not_zero(self._written.changed(waits=self.due()))
         if wrong:
             self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
-            self._mask_weights()
+            MaskHooks.settle(self, self.weights)
+        else:
+            self._say_if_fresh()
+        self._unpruned = {}
         self._written.say_if_replaced(type(self).__name__)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scaled = hasattr(optimizer, "found_inf")  # a GradScaler lets it step
-        rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
-        self._rehearsal = rehearsal or (scaled and not unscaled(optimizer))
+        self._rehearsal = state_hooks.is_rehearsal(optimizer) or not unscaled(optimizer)
         if self._rehearsal:
             return None
         args, kwargs = with_loss_known(args, kwargs) if len(args) > 1 or kwargs else (args, kwargs)
@@ -254,12 +253,12 @@ class MaskHooks(MaskState):
         elif not self._begun:
             raise RuntimeError(
                 f"{type(self).__name__}: step the optimizers one after the other in the order given, the"
-                f" {type(self.optimizer).__name__} of {', '.join(self._saved_parts[0].weights)} first"
+                f" {type(self.optimizer).__name__} of {', '.join(self._parts[self.optimizer].weights)} first"
             )
+        self.before_step(self._parts[optimizer].weights)
         return args, kwargs
 
     def _lead(self) -> None:
-        self._unpruned = {}
         if self._open:  # the last of several optimizers has not stepped since
             self.after_step()
         self._watch()
@@ -276,7 +275,6 @@ class MaskHooks(MaskState):
         self._moved = list(new or ())
         if new is not None:
             self.commit(new)
-        self.before_step()
         if new is not None and not self.steps_after_update:
             for p in (p for o in self.optimizers for group in o.param_groups for p in group["params"]):
                 p.grad = None
@@ -285,14 +283,18 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, *_: object) -> None:
-        if self._rehearsal or optimizer is not self.optimizers[-1]:
+        if self._rehearsal:
             return
-        (self.after_step if self._open else self._mask_weights)()
+        held = self._parts[optimizer].weights
+        self.settle(held)
+        if not self.dense_gradients:
+            for state, mask in ((s, self.masks[n]) for n in self._moved if n in held for s in self.state_of(held[n])):
+                state.mul_(mask)  # what was dropped before the step has taken it
+        if optimizer is not self.optimizers[-1]:
+            return
+        if self._open:
+            self.after_step()
         known, self._came_so = self._came_so, []  # of others a gradient may have been infinite, and zero times that
         know_zeros(self.weights[n] for n in known)
-        if not self.dense_gradients:
-            for state, mask in ((s, self.masks[n]) for n in self._moved for s in self.state_of(self.weights[n])):
-                state.mul_(mask)  # what was dropped before the step has taken it
-        self._moved = []
         self._written.note()
         self._open = False

@@ -64,8 +64,13 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """A name as the uncompiled model has it."""
-    return name.replace("_orig_mod.", "")
+    """A name as the model has it that is neither compiled nor checkpointed."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def plain_state(model: nn.Module) -> dict[str, Any]:
+    """The state_dict of the user's own module, by plain names."""
+    return {plain_name(name): value for name, value in plain(model).state_dict().items()}
 
 
 def prunable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -81,12 +86,14 @@ def candidates(model: nn.Module) -> list[Candidate]:
         for attribute, weight in module._parameters.items():
             if weight is None:
                 continue
-            if not isinstance(weight, UninitializedParameter) and (weight.dim() < 2 or not weight.is_floating_point()):
+            if not isinstance(weight, UninitializedParameter) and weight.dim() < 2:
                 continue
             name, owner = plain_name(f"{path}.{attribute}" if path else attribute), module
             if isinstance(module, ParametrizationList):
                 owner = modules[path.rpartition(".parametrizations.")[0] if ".parametrizations." in path else ""]
-            kind, problem = _kind(owner, module, path.rpartition(".")[2], attribute)
+            kind, problem = "other", "masks are for real numbers"
+            if weight.is_floating_point():
+                kind, problem = _kind(owner, module, path.rpartition(".")[2], attribute)
             if kind == "part":
                 continue
             c = found.setdefault(id(weight), Candidate(weight, kind=kind))
@@ -246,4 +253,6 @@ def _why(candidate: Candidate, excluded: set[str]) -> str:
         return "frozen"
     if candidate.name in excluded:
         return "excluded"
+    if not candidate.weight.is_floating_point():
+        return "not of real numbers"
     return {"embedding": "embedding", "layer": "not included"}.get(candidate.kind, "no layer that is known")

@@ -68,6 +68,9 @@ class Report:
     def apply_to(self, model: nn.Module) -> None:
         """Zero the pruned weights of a copy of the model, such as a moving average."""
         parameters = {plain_name(n): p for n, p in plain(model).named_parameters(remove_duplicate=False)}
+        shapes = {n: p.shape for n, p in parameters.items()}
+        if other := [n for n, mask in self.masks.items() if shapes.get(n) != mask.shape]:
+            raise ValueError(f"this is no copy of the sparse model: it has no {', '.join(other[:3])} of that shape")
         for name, mask in self.masks.items():
             parameters[name].mul_(mask)
 

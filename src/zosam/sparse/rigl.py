@@ -97,7 +97,7 @@ class RigL(Dynamic):
             raise ValueError(f"{type(self).__name__} grows by the gradient at theta; this optimizer takes none there")
         if name not in self._at_theta.kept:
             raise NoGradient(name)
-        return self.finite(name, self._at_theta.get(name, self.ranks).abs())
+        return self.telling(name, self._at_theta.get(name, self.ranks)).abs()
 
     def update(self) -> Masks:
         masks = super().update()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from zosam import files
 from zosam.names import find
 from zosam.sparse.base import Sparsity
-from zosam.sparse.prunable import plain, plain_name
+from zosam.sparse.prunable import plain, plain_state
 
 STATE, MODEL = "zosam sparse state 1", "zosam sparse model 1"
 FORMS = {"dense": "model.safetensors", "compressed": "model.sparse.safetensors", "onnx": "model.onnx"}
@@ -75,7 +75,7 @@ def save(model: nn.Module, path: str | Path, masks: Mapping[str, Tensor] | None 
     shapes: dict[str, list[int]] = {}
     tied: dict[str, str] = {}
     seen: dict[tuple[int, ...], str] = {}
-    for name, value in _plain_state(model).items():
+    for name, value in plain_state(model).items():
         place = (value.data_ptr(), *value.shape, *value.stride())
         if value.numel() and place in seen:
             tied[name] = seen[place]
@@ -127,7 +127,7 @@ def export(
     if form == "compressed":
         save(model, path, masks)
     elif form == "dense":
-        state = _plain_state(model)
+        state = plain_state(model)
         tensors = {n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}
         files.write(path, to_bytes(tensors, {"format": "pt"}))
     else:
@@ -158,11 +158,6 @@ def _onnx(model: nn.Module, path: Path, example: Any) -> None:
     finally:
         log.setLevel(level)
         model.train(was_training)
-
-
-def _plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state_dict of the user's own module, by the names of the uncompiled one."""
-    return {plain_name(name): value for name, value in plain(model).state_dict().items()}
 
 
 def pack(mask: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from zosam.distributed.fsdp import local, shared_like
 from zosam.names import default_of, settings_of
 from zosam.optim import state_hooks
+from zosam.optim.guards import level_of_user
 
 Masks = dict[str, Tensor]
 ABOUT = ("method", "sparsity", "settings", "steps", "masks")
@@ -105,6 +106,23 @@ class MaskState:
                 if self.is_as_made(name):  # these weights were loaded, and then pruned by masks that nobody wanted
                     weight.copy_(local(self._unpruned[name]))
                 weight.mul_(local(mask))
+                self._unpruned.pop(name, None)
+
+    def _say_if_fresh(self) -> None:
+        """Say so if the masks were drawn anew for a network that was sparse already, and cut it in their own way."""
+        before = cut = 0
+        for name, found in self._unpruned.items():
+            alive, mask = local(found) != 0, local(self.masks[name])
+            there, lost, idle = int(alive.sum()), int((alive & ~mask).sum()), int((mask & ~alive).sum())
+            if min(lost, idle) > there / 4:
+                before, cut = before + there, cut + lost
+        if cut:
+            warnings.warn(
+                f"{type(self).__name__}: these weights were sparse, and fresh masks have set {cut:,} of {before:,} to"
+                " zero: load the optimizer's state that was saved with them before the first step, since their masks"
+                " are in there, or take Magnitude, which keeps what is there",
+                stacklevel=level_of_user(),
+            )
 
 
 class SavedPart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -66,20 +66,22 @@ class TopKAST(Periodic):
     def gradient_mask(self, name: str) -> Tensor:
         return self.learning[name]
 
-    def before_step(self) -> None:
+    def before_step(self, weights: Mapping[str, Tensor]) -> None:
         """Show the optimizer θ on all of B, with the decay of B - A where the optimizer has its own."""
-        for name, weight in self.weights.items():
+        for name, weight in weights.items():
             weight.add_(self.rest[name] * self.learning[name])
             if not self._decouples(weight):
                 self.pull(weight, weight.detach() * (self.learning[name] & ~self.masks[name]), self._more(name))
 
-    def after_step(self) -> None:
-        for name, weight in self.weights.items():
+    def settle(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in weights.items():
             mask, learning = self.masks[name], self.learning[name]
             decay = self.setting(weight, "lr") * self._more(name) if self._decouples(weight) else 0.0
             kept = weight.detach() * max(0.0, 1 - decay)
             self.rest[name] = torch.where(learning, kept, self.rest[name]).mul_(~mask)
             weight.mul_(mask)
+
+    def after_step(self) -> None:
         if self.due():
             self.commit(self._largest())
 
