@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
@@ -180,6 +180,7 @@ class Passes:
 
     def begin_again(self) -> None:
         """Be as before the step, for a pass that leaves its traces."""
+        self.counted = False
         if self._start is not None:
             self._start.restore()
 
@@ -240,34 +241,53 @@ class Backward:
         self.called = True
         Backward._engine(tensors, *arguments, **settings)
 
+    def run_inside(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        """In the place of one that finds what the loss is made of."""
+        Backward._engine(tensors, *arguments, **settings)
 
-class NoBackward(Backward):
+
+class OwnBackward(Backward):
+    """Makes every backward in this thread leave gradients in `own` alone: whatever else it meets gets its own back."""
+
+    def __init__(self, own: Sequence[Tensor] = ()) -> None:
+        self._own = {id(p) for p in own}
+        self._others: dict[int, tuple[Tensor, Tensor | None]] = {}  # with the gradients that they had
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        self._set_aside(tensors)
+        super().run(tensors, *arguments, **settings)
+
+    def run_inside(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        self._set_aside(tensors)
+        super().run_inside(tensors, *arguments, **settings)
+
+    def __exit__(self, *exception: object) -> None:
+        for leaf, gradient in self._others.values():
+            leaf.grad = gradient
+        super().__exit__(*exception)
+
+    def _set_aside(self, tensors: Sequence[Tensor]) -> None:
+        """Until the closure has ended: it may read what it finds there."""
+        for leaf in leaves(tensors):
+            if id(leaf) not in self._own and id(leaf) not in self._others:
+                self._others[id(leaf)] = leaf, leaf.grad
+                leaf.grad = None
+
+
+class NoBackward(OwnBackward):
     """Makes every backward in this thread do nothing, so that a closure in torch's own form runs forward only."""
 
     def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None: ...
 
 
-class OwnBackward(Backward):
-    """Makes every backward in this thread leave gradients in `params` alone; whatever else it meets keeps its own."""
-
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._own = {id(p) for p in params}
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
-        others = [(leaf, leaf.grad) for leaf in leaves(tensors) if id(leaf) not in self._own]
-        for leaf, _ in others:
-            leaf.grad = None
-        try:
-            super().run(tensors, *arguments, **settings)
-        finally:
-            for leaf, gradient in others:
-                leaf.grad = gradient
-
-
 def _run(tensors: Sequence[Tensor], *arguments: Any, accumulate_grad: bool = False, **settings: Any) -> Any:
     stack = getattr(Backward._here, "stack", None)
-    run = stack[-1].run if stack and accumulate_grad else Backward._engine
-    return run(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
+    if not stack or not accumulate_grad:
+        return Backward._engine(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
+    _, _, keeps_graph, inputs = arguments
+    inside = keeps_graph or (inputs and not any(isinstance(i, nn.Parameter) for i in inputs))
+    run = stack[-1].run_inside if inside else stack[-1].run
+    return run(tensors, *arguments, accumulate_grad=True, **settings)
 
 
 def require_finite(loss: Tensor) -> None:
