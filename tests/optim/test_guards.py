@@ -626,6 +626,23 @@ def test_mixed_gradients_are_in_one_unit_however_a_loop_scales_and_clips(make, c
     assert vars(torch.amp.GradScaler)["scale"].__module__ == "torch.amp.grad_scaler"
 
 
+def test_statistics_are_those_of_the_climb_though_a_pass_moves_them_twice():
+    """As where two views go through one network, or a checkpoint runs a layer again."""
+
+    def loss(model):
+        return F.cross_entropy(model(X), Y) + F.mse_loss(model(X + 1), model(X))
+
+    model, whole = net(), net()
+    phases, steps = SAM(sgd(model), rho=0.5), SAM(sgd(whole), rho=0.5)
+    for _ in range(3):
+        phases.ascend(lambda: loss(model))
+        loss(model).backward()
+        phases.step()
+        steps.step(lambda: loss(whole))
+    for found, expected in zip(model.buffers(), whole.buffers(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_looksams_memory_is_saved_with_its_mask():
     from zosam.sparse import SET
 

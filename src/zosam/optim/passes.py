@@ -36,6 +36,7 @@ class Passes:
         self.params, self.per_sample, self.ranks = params, per_sample, ranks
         self.count = {"forward": 0.0, "backward": 0.0}
         self.counted = False  # whether this step has left its traces
+        self.moves = 0  # how often the pass that counted has moved the statistics
         self.check_finite: bool | None = None  # whether a loss is looked at; None: if that waits for no device
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
@@ -199,8 +200,11 @@ class Passes:
 
     @contextmanager
     def _with_traces(self) -> Iterator[None]:
-        with self.modules.watch(self._start or self.take()):
+        before = self._start or self.take()
+        before.note_versions()
+        with self.modules.watch(before):
             yield
+        self.moves = before.moves_since()
         self.counted, self._now = self._start is not None, None
 
 
