@@ -42,7 +42,7 @@ class Found:
     @property
     def idle_for(self) -> float:
         """Seconds since something was written there."""
-        return time.time() - max(file.stat().st_mtime for file in (self.path, *self.path.glob("*")))
+        return time.time() - max(map(_written, (self.path, *self.path.glob("*"))))
 
     def as_record(self) -> dict[str, Any]:
         """For programs; what is not known yet is null."""
@@ -50,6 +50,14 @@ class Found:
         told = {"folder": str(self.path), "status": self.status, "why": self.why}
         description = None if self.what is None else self.what.description
         return told | {name: self.last.get(name) for name in NUMBERS} | spent | {"run": description}
+
+
+def _written(file: Path) -> float:
+    """When; what a process at work has put aside may be gone by now."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def look(root: Path) -> Iterator[Found]:
