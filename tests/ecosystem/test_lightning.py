@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -211,6 +212,16 @@ def test_half_precision_with_a_scaler_and_clipping(Training, tmp_path, name):
 def test_accumulation_without_the_callback_is_refused_with_the_way_out(Training, tmp_path):
     with pytest.raises(RuntimeError, match=r"zosam\.integrations"):
         fit(Training("sam", 2), tmp_path, ascend=False)
+
+
+@pytest.mark.parametrize("name", ["bare", "sam"])
+def test_an_epoch_without_backward_is_refused_before_it_comes(Training, tmp_path, name):
+    averaging = L.pytorch.callbacks.StochasticWeightAveraging(1e-2)
+    refused = nullcontext() if name == "bare" else pytest.raises(ValueError, match="EMAWeightAveraging")
+    with refused:
+        fit(Training(name), tmp_path, callbacks=[averaging, Ascend()])
+    module, _ = fit(Training(name), tmp_path, callbacks=[L.pytorch.callbacks.EMAWeightAveraging(), Ascend()])
+    assert all(t.isfinite().all() for t in module.ends_with().values())
 
 
 def test_manual_optimization_needs_no_callback(Training, tmp_path):

@@ -226,6 +226,8 @@ def streamed(batch_size, seed):
     from zosam.lab import data
     batches = Streamed([(torch.zeros(4, 1, 8, 8), torch.full((4,), 10))])
     return data.Data(batches, batches, 10, (1, 8, 8))
+def huge(num_classes):
+    return torch.nn.Linear(1 << 40, num_classes)
 """
 WIDE = (
     "network own_net_for_cli:wide, data digits, on 64 pictures of (1, 8, 8): RuntimeError:"
@@ -246,6 +248,8 @@ WIDE = (
         (["table", "1", "--budget", "soon", "--only", "^SNIP / CIFAR-10 90"], "a budget is a time"),
         (["table", "1", "--shard", "5", "--only", "^SNIP / CIFAR-10 90"], "a shard is i/n"),
         (["table", "1", "--only", "("], "("),
+        (["table", "1", "--seeds", "0", "--no-train"], "seeds must be 1 or more"),
+        (["evidence", "main", "--seeds", "0", "--no-train"], "seeds must be 1 or more"),
         (["table", "1", "--no-train", "--results", "{tmp}/nowhere.jsonl"], "No such file"),
         (["table", "1", "--no-train", "--results", "{tmp}"], "Is a directory"),
         (["table", "1", "--no-train", "--results", "{tmp}/file"], "is no record of a run"),
@@ -255,6 +259,7 @@ WIDE = (
         (["data", "corrupt", "--data-dir", "{tmp}", "--only", "snw"], ""),
         (["train", "--out", "{tmp}/file"], "could not be written"),
         (["train", "--model", "own_net_for_cli:broken"], "own_net_for_cli.py, line 4: AttributeError"),
+        (["train", "--model", "own_net_for_cli:huge"], "there is not enough memory"),
         (["train", "--model", "own_net_for_cli:number"], "returned int, not an nn.Module"),
         (["train", "--model", "own_net_for_cli:wide"], WIDE),
         (["train", "--data", "own_net_for_cli:ones"], "data own_net_for_cli:ones has a label 10, but says 10 classes"),

@@ -133,6 +133,21 @@ def test_dense_torch_is_timed_in_both_layouts_and_the_faster_counts(monkeypatch:
         assert "channels_last_ms" not in line
 
 
+@pytest.mark.parametrize("batches", [(), (0,), (8, -3)])
+def test_batches_of_nothing_are_refused(batches: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        serve_bench(pruned(), torch.randn(4, 1, 8, 8), batches)
+
+
+def test_threads_are_those_of_a_run(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="threads must be 1 or more"):
+        bench(tmp_path, (1,), 0)
+    with pytest.raises(ValueError, match="folder of a run"):
+        bench(tmp_path, (1,), before + 1)
+    assert torch.get_num_threads() == before
+
+
 def test_a_network_that_is_still_trained_is_not_timed() -> None:
     model = digits_net()
     sparse = zosam.Random(model, torch.optim.SGD(model.parameters(), lr=0.1), sparsity=0.9)

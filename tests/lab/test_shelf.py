@@ -38,6 +38,13 @@ def names(shelf, capsys, **filters):
     return [row["folder"].split("-")[-2] for row in json.loads(capsys.readouterr().out)]
 
 
+def test_what_is_gone_before_it_is_looked_at(shelf, capsys):
+    (shelf / SGD.folder / "steps.csv").unlink(missing_ok=True)
+    (shelf / SGD.folder / "steps.csv").symlink_to("nowhere")  # listed, and gone as one looks
+    runs(shelf)
+    assert SGD.folder in capsys.readouterr().out.replace("\n", "")
+
+
 def test_every_run_and_nothing_else(shelf):
     found = {run.path.name: run for run in look(shelf)}
     assert len(found) == 4

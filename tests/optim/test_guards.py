@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import warnings
+from functools import partial
 from typing import get_overloads
 
 import numpy as np
@@ -472,6 +473,60 @@ def test_probes_of_closures_that_use_autograd_inside(by, form):
     torch.testing.assert_close(train(form), train("pure"))
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("inside", ["to the inputs", "with a graph"])
+@pytest.mark.parametrize("name", ["sgd", "sam", "zosam", "pair"])
+def test_a_backward_for_a_penalty_is_not_taken_for_that_of_the_loss(name, inside):
+    """It finds the gradient of the inputs in every pass, as `torch.autograd.grad` does."""
+
+    def train(asks):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        make = {"sgd": Unperturbed, "pair": lambda base: ZOSAM(base, 0.3, decide=Pair())}
+        optimizer = make.get(name, lambda base: OPTIMIZERS[name](base, 0.3))(sgd(model))
+
+        def closure():
+            x = X.clone().requires_grad_()
+            outputs = model(x)
+            if asks == "grad":
+                (found,) = torch.autograd.grad(outputs.square().sum(), x, create_graph=True)
+            else:
+                optimizer.zero_grad()
+                outputs.square().sum().backward(create_graph=True, inputs=[x] if asks == "to the inputs" else None)
+                optimizer.zero_grad()
+                found = x.grad
+            return F.cross_entropy(outputs, Y) + found.square().mean()
+
+        for _ in range(3):
+            optimizer.step(closure)
+        return flat(model)
+
+    torch.testing.assert_close(train(inside), train("grad"))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("name", ["sam", "gsam", "looksam", "esam", "zosam"])
+def test_checkpoints_that_go_back_within_a_backward(name):
+    """torch's reentrant kind: the gradient that it finds for the inputs of a part of the model goes on from there."""
+
+    def train(part):
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Linear(5, 8), nn.Sequential(nn.Tanh(), nn.Linear(8, 8)), nn.Linear(8, 3)])
+        optimizer = OPTIMIZERS[name](sgd(model), **fitting(OPTIMIZERS[name], rho=0.3, seed=1))
+        reduction = "none" if optimizer.per_sample else "mean"
+
+        def closure(keep=slice(None)):
+            outputs = model[2](part(model[1], model[0](X[keep])))
+            return F.cross_entropy(outputs, Y[keep], reduction=reduction)
+
+        for _ in range(6):
+            optimizer.step(closure)
+        return flat(model)
+
+    again = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
+    torch.testing.assert_close(train(again), train(nn.Module.__call__))
+
+
 def test_esam_with_a_closure_that_differentiates_by_the_weights():
     """No gradient is computed for tensors left out, unless the closure asks for all of them: the same steps."""
 
@@ -569,6 +624,23 @@ def test_mixed_gradients_are_in_one_unit_however_a_loop_scales_and_clips(make, c
             optimizer.zero_grad()
         torch.testing.assert_close(flat(model), flat(reference), rtol=1e-4, atol=1e-5)
     assert vars(torch.amp.GradScaler)["scale"].__module__ == "torch.amp.grad_scaler"
+
+
+def test_statistics_are_those_of_the_climb_though_a_pass_moves_them_twice():
+    """As where two views go through one network, or a checkpoint runs a layer again."""
+
+    def loss(model):
+        return F.cross_entropy(model(X), Y) + F.mse_loss(model(X + 1), model(X))
+
+    model, whole = net(), net()
+    phases, steps = SAM(sgd(model), rho=0.5), SAM(sgd(whole), rho=0.5)
+    for _ in range(3):
+        phases.ascend(lambda: loss(model))
+        loss(model).backward()
+        phases.step()
+        steps.step(lambda: loss(whole))
+    for found, expected in zip(model.buffers(), whole.buffers(), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_looksams_memory_is_saved_with_its_mask():

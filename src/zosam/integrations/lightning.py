@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torchmetrics import Metric
@@ -36,6 +37,12 @@ class Ascend(Callback):  # type: ignore[misc]
             )
         if trainer.strategy.handles_gradient_accumulation:
             raise ValueError(f"{type(trainer.strategy).__name__} steps by itself: use DDP, or a single device")
+        averages = any(isinstance(callback, StochasticWeightAveraging) for callback in trainer.callbacks)
+        if averages and any(map(sharpness_aware, trainer.optimizers)):
+            raise ValueError(
+                "StochasticWeightAveraging ends with an epoch without backward, in which nothing can climb: use"
+                " lightning.pytorch.callbacks.WeightAveraging, or EMAWeightAveraging"
+            )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         optimizer = sharpness_aware(trainer.optimizers[0])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from zosam.kernels import accelerate, accelerate_at_first_batch, report, restore
 from zosam.kernels.trace import Example
+from zosam.lab.where import Where
 from zosam.layouts import bears_channels_last
 from zosam.optim.masked import masks_of
 from zosam.sparse.save import export, load_compressed, read_tensors
@@ -76,6 +77,8 @@ def serve_bench(
     one / that of the kernels. Batches are made of `inputs`: a tensor, or a dict of them if the model takes its inputs
     by name (then without onnxruntime).
     """
+    if not batches or min(batches) < 1:
+        raise ValueError(f"batch sizes are numbers of inputs, 1 or more, not {list(batches)}")
     if masks_of(model.parameters()):
         raise ValueError(
             "serve_bench wants a network that is served, and a sparse method keeps this one:"
@@ -185,7 +188,7 @@ def bench(
     """What `serve_bench` finds for a finished run, and what runs where."""
     from zosam.lab import models
 
-    torch.set_num_threads(threads)
-    record = _finished(path)
-    network = record.load(None if model is None else models.build(model, record.classes))
-    return serve_bench(network, example_batch(record, data, data_dir), batches), report(network)
+    with Where(device="cpu", threads=threads).here():
+        record = _finished(path)
+        network = record.load(None if model is None else models.build(model, record.classes))
+        return serve_bench(network, example_batch(record, data, data_dir), batches), report(network)

@@ -43,8 +43,7 @@ class Found:
     @property
     def idle_for(self) -> float:
         """Seconds since a training wrote something there."""
-        files = [file for name in WRITTEN if (file := self.path / name).is_file()]
-        return time.time() - max(file.stat().st_mtime for file in files or [self.path])
+        return time.time() - (max(_written(self.path / name) for name in WRITTEN) or _written(self.path))
 
     def as_record(self) -> dict[str, Any]:
         """For programs; what is not known yet is null."""
@@ -52,6 +51,14 @@ class Found:
         told = {"folder": str(self.path), "status": self.status, "why": self.why}
         description = None if self.what is None else self.what.description
         return told | {name: self.last.get(name) for name in NUMBERS} | spent | {"run": description}
+
+
+def _written(file: Path) -> float:
+    """When; 0 for what is not there, or is gone by now."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def look(root: Path) -> Iterator[Found]:

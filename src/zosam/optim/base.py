@@ -243,7 +243,7 @@ class SharpnessAware(Saved):
             return loss
         if scale is not None:
             torch._foreach_div_([p.grad for p in self._parameters() if p.grad is not None], scale)
-        if statistics is not None and statistics.passes_since() <= 1:
+        if statistics is not None and statistics.moves_since() <= self._passes.moves:  # by one pass
             statistics.restore_buffers()
         if climbed:
             self.descend()

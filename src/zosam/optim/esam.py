@@ -55,9 +55,12 @@ class ESAM(SharpnessAware):
         try:
             with frozen(left_out):
                 losses = self.gradient(closure, local=True)
+            lost = bool(left_out) and any(p.grad is None for p, c in pairs if c)  # as torch's old checkpoints do
         except RuntimeError as error:
             if not left_out or "require" not in str(error):
                 raise
+            lost = True
+        if lost:
             self._differentiates = True
             self._passes.begin_again()
             return self.climb(closure)

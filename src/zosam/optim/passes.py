@@ -8,10 +8,8 @@ same dropout, and parameters that the optimizer does not hold get the gradient o
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,11 +17,11 @@ from torch import Tensor
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks, joins_others
-from zosam.optim.graphs import CONTEXTS, leaves
+from zosam.optim.backward import Backward, NoBackward, OwnBackward
+from zosam.optim.graphs import CONTEXTS
 from zosam.optim.snapshot import Modules, Snapshot
 
 Closure = Callable[..., Tensor]
-autograd: Any = torch.autograd
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
 
@@ -36,6 +34,7 @@ class Passes:
         self.params, self.per_sample, self.ranks = params, per_sample, ranks
         self.count = {"forward": 0.0, "backward": 0.0}
         self.counted = False  # whether this step has left its traces
+        self.moves = 0  # how often the pass that counted has moved the statistics
         self.check_finite: bool | None = None  # whether a loss is looked at; None: if that waits for no device
         self.loss = torch.zeros(())  # of the pass that counted, on this rank
         self.mean_loss = torch.zeros(())  # and its mean, over all ranks
@@ -180,6 +179,7 @@ class Passes:
 
     def begin_again(self) -> None:
         """Be as before the step, for a pass that leaves its traces."""
+        self.counted = False
         if self._start is not None:
             self._start.restore()
 
@@ -198,76 +198,12 @@ class Passes:
 
     @contextmanager
     def _with_traces(self) -> Iterator[None]:
-        with self.modules.watch(self._start or self.take()):
+        before = self._start or self.take()
+        before.note_versions()
+        with self.modules.watch(before):
             yield
+        self.moves = before.moves_since()
         self.counted, self._now = self._start is not None, None
-
-
-class Backward:
-    """Every backward in this thread goes through here, and is noticed.
-
-    The function behind all of them is exchanged while some thread is in here: a mode of torch's would be asked about
-    every operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
-    """
-
-    _lock = threading.Lock()
-    _here = threading.local()  # what this thread is in, the innermost last
-    _inside = 0  # how deep all threads are in, together
-    _engine: Callable[..., Any]
-
-    called = False
-
-    def __enter__(self) -> Self:
-        kind = Backward
-        with kind._lock:
-            if not kind._inside:
-                kind._engine = autograd._engine_run_backward
-                autograd._engine_run_backward = _run
-            kind._inside += 1
-        kind._here.stack = [*getattr(kind._here, "stack", ()), self]
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        kind = Backward
-        kind._here.stack.pop()
-        with kind._lock:
-            kind._inside -= 1
-            if not kind._inside:
-                autograd._engine_run_backward = kind._engine
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
-        """In the place of the backward from these tensors."""
-        self.called = True
-        Backward._engine(tensors, *arguments, **settings)
-
-
-class NoBackward(Backward):
-    """Makes every backward in this thread do nothing, so that a closure in torch's own form runs forward only."""
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None: ...
-
-
-class OwnBackward(Backward):
-    """Makes every backward in this thread leave gradients in `params` alone; whatever else it meets keeps its own."""
-
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        self._own = {id(p) for p in params}
-
-    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
-        others = [(leaf, leaf.grad) for leaf in leaves(tensors) if id(leaf) not in self._own]
-        for leaf, _ in others:
-            leaf.grad = None
-        try:
-            super().run(tensors, *arguments, **settings)
-        finally:
-            for leaf, gradient in others:
-                leaf.grad = gradient
-
-
-def _run(tensors: Sequence[Tensor], *arguments: Any, accumulate_grad: bool = False, **settings: Any) -> Any:
-    stack = getattr(Backward._here, "stack", None)
-    run = stack[-1].run if stack and accumulate_grad else Backward._engine
-    return run(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
 
 
 def require_finite(loss: Tensor) -> None:

@@ -110,12 +110,14 @@ class Snapshot:
     def __init__(self, modules: Sequence[nn.Module], device: torch.device, since: Snapshot | None = None) -> None:
         self.streams = Streams(device, None if since is None else since.streams)
         self._buffers: list[tuple[nn.Module, str, Tensor, Tensor]] = []
+        self._versions: list[int] = []  # of the counters among them
         for module in modules:
             if module._buffers:
                 self.add(module)
 
     def add(self, module: nn.Module) -> None:
         self._buffers += [(module, name, b, b.detach().clone()) for name, b in module._buffers.items() if b is not None]
+        self._versions += [b._version for b in self._counters()[len(self._versions) :]]
 
     def restore(self) -> None:
         """Everything as it was; a buffer that was replaced is the old object again."""
@@ -130,11 +132,11 @@ class Snapshot:
             torch._foreach_copy_([buffer for _, _, buffer, _ in self._buffers], [v for *_, v in self._buffers])
 
     def note_versions(self) -> None:
-        """From here on, passes are counted: see `passes_since`."""
+        """From here on, what passes do is counted: see `moves_since`."""
         self._versions = [b._version for b in self._counters()]
 
-    def passes_since(self) -> int:
-        """How many passes have moved the statistics since; nothing is read from the device."""
+    def moves_since(self) -> int:
+        """How often the statistics were moved since; nothing is read from the device."""
         return max((b._version - v for b, v in zip(self._counters(), self._versions, strict=True)), default=0)
 
     def _counters(self) -> list[Tensor]:

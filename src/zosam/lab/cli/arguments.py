@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -25,6 +26,7 @@ from zosam.lab.radius import Radius
 from zosam.lab.settings import Chosen
 from zosam.lab.terminal import console, plain
 
+NO_MEMORY = re.compile("not enough memory|can't allocate memory")  # as torch says it, by system
 OURS = Path(zosam.__file__).parent
 MENDABLE = (ValueError, OSError, FloatingPointError, ImportError, Busy, MemoryError, torch.OutOfMemoryError)
 Field = tyro.constructors.PrimitiveTypeInfo
@@ -103,7 +105,7 @@ def about(command: Callable[..., None]) -> str:
 def complaint(error: Exception) -> str | None:
     """What to tell of an error that its reader can mend; None if it is a bug of ours, which needs its traceback."""
     text = str(error) or type(error).__name__
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in text:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY.search(text):
         return f"there is not enough memory ({text.splitlines()[0]}): take a smaller batch or network"
     if isinstance(error, MENDABLE):
         return text

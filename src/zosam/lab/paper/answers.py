@@ -82,7 +82,7 @@ def evidence(
             records += _show_grids(grids(), book, output)
         else:
             asked = question(each, book)
-            asked = replace(asked, seeds=seeds or asked.seeds)
+            asked = replace(asked, seeds=asked.seeds if seeds is None else seeds)
             records += _show(asked, book, output)
             if corrupted:
                 records = _with_corrupted(records, asked, book, output)
@@ -105,7 +105,7 @@ def _runs(name: str, book: Book, seeds: int | None, guess: bool = False) -> list
     if name == TUNING:
         return [run for grid in grids() for run in grid.trials.values()]
     asked = question(name, book, guess)
-    return with_seeds(asked.runs(), seeds or asked.seeds)
+    return with_seeds(asked.runs(), asked.seeds if seeds is None else seeds)
 
 
 def _listed(name: str, book: Book, seeds: int | None, costs: Costs | None) -> dict[str, Any]:

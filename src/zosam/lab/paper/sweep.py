@@ -29,6 +29,8 @@ class Outcome:
 
 def with_seeds(runs: Iterable[Run], seeds: int) -> list[Run]:
     """Each run once, under each seed; all of the first seed go first, so that every cell soon has a value."""
+    if seeds < 1:
+        raise ValueError(f"seeds must be 1 or more, not {seeds}")
     once = list(dict.fromkeys(runs))
     return [replace(r, seed=seed) for seed in range(seeds) for r in once]
 
