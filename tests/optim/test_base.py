@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from zosam.names import fitting
 from zosam.optim import OPTIMIZERS, SAM, ZOSAM, LookSAM, SharpnessAware, Unperturbed, schedules
-from zosam.optim.backward import NoBackward
 from zosam.optim.masked import mask_of, set_mask
+from zosam.optim.passes import NoBackward
 from zosam.optim.vector import ActiveWeights
 
 

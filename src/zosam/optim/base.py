@@ -251,7 +251,7 @@ class SharpnessAware(Saved):
         return loss
 
     def _step_base(self, climbed: bool = True) -> None:
-        rehearsal = state_hooks.is_rehearsal(self.base)
+        rehearsal = not self.state and state_hooks.is_rehearsal(self.base)
         self.base.step()
         grads = [(p, p.grad) for p in self._parameters()]
         self._left = {id(p): (None, 0) if g is None else (ref(g), g._version) for p, g in grads}

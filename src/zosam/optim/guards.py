@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from zosam.optim.backward import Backward
+from zosam.optim.passes import Backward
 
 LOOK_AT_STEP = 10  # from when on the length of a perturbation is looked at, once
 INSIDE = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(torch.__file__).parent))

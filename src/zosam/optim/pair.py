@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zosam.optim.backward import NoBackward
-from zosam.optim.passes import Closure
+from zosam.optim.passes import Closure, NoBackward
 from zosam.optim.vector import know_zeros, zeros_known
 
 if TYPE_CHECKING:

@@ -7,21 +7,23 @@ same dropout, and parameters that the optimizer does not hold get the gradient o
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks, joins_others
-from zosam.optim.backward import Backward, NoBackward, OwnBackward
-from zosam.optim.graphs import CONTEXTS
+from zosam.optim.closures import not_finite, require_keep
+from zosam.optim.graphs import CONTEXTS, leaves
 from zosam.optim.snapshot import Modules, Snapshot
 
 Closure = Callable[..., Tensor]
+autograd: Any = torch.autograd
 Keep = slice | Tensor  # which samples of the batch a closure shall evaluate: x[keep], y[keep]
 
 
@@ -126,8 +128,9 @@ class Passes:
         mean, ranks = loss.detach().mean(), self.ranks()
         if ranks.world > 1:
             mean = ranks.mean(mean.double(), "loss").to(mean.dtype)
-        if mean.device.type == "cpu" if self.check_finite is None else self.check_finite:
-            require_finite(mean)
+        looks = mean.device.type == "cpu" if self.check_finite is None else self.check_finite
+        if looks and not bool(mean.isfinite()):
+            raise not_finite(mean.item())
         return mean
 
     def silent(self) -> AbstractContextManager[None]:
@@ -143,11 +146,8 @@ class Passes:
 
     def call(self, closure: Closure, keep: Keep | None = None) -> Tensor:
         """What the closure returns, if that is a loss."""
-        if keep is not None and not takes_keep(closure):
-            raise TypeError(
-                "this optimizer evaluates part of the batch, so its closure must take which part:"
-                " def closure(keep=slice(None)): return loss(model(x[keep]), y[keep])"
-            )
+        if keep is not None:
+            require_keep(closure)
         loss = closure() if keep is None else closure(keep=keep)
         if not isinstance(loss, Tensor):
             raise TypeError(f"the closure returned {type(loss).__name__}; it must return the loss, a tensor")
@@ -206,30 +206,87 @@ class Passes:
         self.counted, self._now = self._start is not None, None
 
 
-def require_finite(loss: Tensor) -> None:
-    if not bool(loss.isfinite().all()):
-        raise not_finite(loss.mean().item())
+class Backward:
+    """Every backward in this thread goes through here, and is noticed.
+
+    The function behind all of them is exchanged while some thread is in here: a mode of torch's would be asked about
+    every operation, which costs a small network more than the rest of the bookkeeping. `autograd.grad` stays as it is.
+    """
+
+    _lock = threading.Lock()
+    _here = threading.local()  # what this thread is in, the innermost last
+    _inside = 0  # how deep all threads are in, together
+    _engine: Callable[..., Any]
+
+    called = False
+
+    def __enter__(self) -> Self:
+        kind = Backward
+        with kind._lock:
+            if not kind._inside:
+                kind._engine = autograd._engine_run_backward
+                autograd._engine_run_backward = _run
+            kind._inside += 1
+        kind._here.stack = [*getattr(kind._here, "stack", ()), self]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        kind = Backward
+        kind._here.stack.pop()
+        with kind._lock:
+            kind._inside -= 1
+            if not kind._inside:
+                autograd._engine_run_backward = kind._engine
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        """In the place of the backward from these tensors."""
+        self.called = True
+        Backward._engine(tensors, *arguments, **settings)
+
+    def run_inside(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        """In the place of one that finds what the loss is made of."""
+        Backward._engine(tensors, *arguments, **settings)
 
 
-def not_finite(loss: float) -> FloatingPointError:
-    return FloatingPointError(
-        f"the loss is {loss}: the step was not taken, weights are as before it;"
-        " look at the learning rate, rho and the inputs"
-    )
+class OwnBackward(Backward):
+    """Makes every backward in this thread leave gradients in `own` alone: whatever else it meets gets its own back."""
+
+    def __init__(self, own: Sequence[Tensor] = ()) -> None:
+        self._own = {id(p) for p in own}
+        self._others: dict[int, tuple[Tensor, Tensor | None]] = {}  # with the gradients that they had
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        self._set_aside(tensors)
+        super().run(tensors, *arguments, **settings)
+
+    def run_inside(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None:
+        self._set_aside(tensors)
+        super().run_inside(tensors, *arguments, **settings)
+
+    def __exit__(self, *exception: object) -> None:
+        for leaf, gradient in self._others.values():
+            leaf.grad = gradient
+        super().__exit__(*exception)
+
+    def _set_aside(self, tensors: Sequence[Tensor]) -> None:
+        """Until the closure has ended: it may read what it finds there."""
+        for leaf in leaves(tensors):
+            if id(leaf) not in self._own and id(leaf) not in self._others:
+                self._others[id(leaf)] = leaf, leaf.grad
+                leaf.grad = None
 
 
-def takes_keep(closure: Closure) -> bool:
-    """Whether the closure has an argument `keep`."""
-    try:
-        parameters = inspect.signature(closure).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(p.name == "keep" or p.kind is p.VAR_KEYWORD for p in parameters)
+class NoBackward(OwnBackward):
+    """Makes every backward in this thread do nothing, so that a closure in torch's own form runs forward only."""
+
+    def run(self, tensors: Sequence[Tensor], *arguments: Any, **settings: Any) -> None: ...
 
 
-def part_of_batch(fraction: float) -> slice | None:
-    """Which samples make up that part of any batch: every n-th; None for all of them."""
-    n = round(1 / fraction) if 0 < fraction <= 1 else 0
-    if n < 1 or abs(fraction * n - 1) > 1e-3:
-        raise ValueError(f"batch_fraction must be 1, 1/2, 1/3, 1/4, ...; not {fraction}")
-    return None if n == 1 else slice(None, None, n)
+def _run(tensors: Sequence[Tensor], *arguments: Any, accumulate_grad: bool = False, **settings: Any) -> Any:
+    stack = getattr(Backward._here, "stack", None)
+    if not stack or not accumulate_grad:
+        return Backward._engine(tensors, *arguments, accumulate_grad=accumulate_grad, **settings)
+    _, _, keeps_graph, inputs = arguments
+    inside = keeps_graph or (inputs and not any(isinstance(i, nn.Parameter) for i in inputs))
+    run = stack[-1].run_inside if inside else stack[-1].run
+    return run(tensors, *arguments, accumulate_grad=True, **settings)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zosam.optim.passes import Closure, part_of_batch
+from zosam.optim.passes import Closure
 from zosam.optim.vector import ActiveWeights
 
 if TYPE_CHECKING:
@@ -234,3 +234,11 @@ def orthonormal(vectors: Iterable[Tensor], space: ActiveWeights) -> list[Tensor]
 def _at_least_one(name: str, value: int) -> None:
     if value < 1:
         raise ValueError(f"{name} must be 1 or more, not {value}")
+
+
+def part_of_batch(fraction: float) -> slice | None:
+    """Which samples make up that part of any batch: every n-th; None for all of them."""
+    n = round(1 / fraction) if 0 < fraction <= 1 else 0
+    if n < 1 or abs(fraction * n - 1) > 1e-3:
+        raise ValueError(f"batch_fraction must be 1, 1/2, 1/3, 1/4, ...; not {fraction}")
+    return None if n == 1 else slice(None, None, n)

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.optim.base import SharpnessAware
-from zosam.optim.passes import Closure, part_of_batch
+from zosam.optim.passes import Closure
+from zosam.optim.probes import part_of_batch
 from zosam.optim.scale import Metric, Scale
 from zosam.optim.schedules import Schedule
 

@@ -171,7 +171,7 @@ def is_rehearsal(base: Optimizer) -> bool:
     It steps once an optimizer that has no state, with learning rates and gradients of zero and often right after the
     weights were loaded. Such a step counts for nothing, and must not touch a weight.
     """
-    if base.state or any(float(group.get("lr", 1.0)) for group in base.param_groups):
+    if any(float(group.get("lr", 1.0)) for group in base.param_groups):
         return False
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "_init_optim_state":

@@ -229,13 +229,13 @@ class MaskHooks(MaskState):
     @torch.no_grad()
     def _zero_stray_weights(self) -> None:
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
-        if state_hooks.is_rehearsal(self.optimizer):
+        if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
             return
         wrong = self._written.not_zero(self._written.changed(waits=self.due()))
         if wrong:
             self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
             MaskHooks.settle(self, self.weights)
-        else:
+        elif self._unpruned:
             self._say_if_fresh()
         self._unpruned = {}
         self._written.say_if_replaced(type(self).__name__)
@@ -244,7 +244,8 @@ class MaskHooks(MaskState):
 
     @torch.no_grad()
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._rehearsal = state_hooks.is_rehearsal(optimizer) or not unscaled(optimizer)
+        rehearsal = not optimizer.state and state_hooks.is_rehearsal(optimizer)
+        self._rehearsal = rehearsal or (hasattr(optimizer, "found_inf") and not unscaled(optimizer))
         if self._rehearsal:
             return None
         args, kwargs = with_loss_known(args, kwargs) if len(args) > 1 or kwargs else (args, kwargs)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from zosam.optim.backward import NoBackward
-from zosam.optim.passes import Passes
+from zosam.optim.passes import NoBackward, Passes
 from zosam.sparse.base import Sparsity
 from zosam.sparse.state import Masks
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from zosam.lab.measure.untouched import Masks, active, noise, untouched
-from zosam.optim.backward import NoBackward
-from zosam.optim.passes import Closure
+from zosam.optim.passes import Closure, NoBackward
 from zosam.optim.vector import ActiveWeights
 
 

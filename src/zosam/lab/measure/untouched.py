@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from zosam.optim.backward import NoBackward
-from zosam.optim.passes import Closure
+from zosam.optim.passes import Closure, NoBackward
 from zosam.optim.snapshot import Snapshot
 from zosam.optim.vector import ActiveWeights
 from zosam.random_stream import Draw
