@@ -5,7 +5,7 @@ A method, or a part of one, is listed here once, by the line that imports it. Th
 base            SharpnessAware: the step as a transaction
 ascent          what methods are made of: gradients, losses, directions, lengths, numbers
 passes          one pass through the model, forward only or with its gradient; backward, as closures call it
-closures        what is asked of closures
+closure_checks  what is asked of closures
 graphs          the leaves of a graph, and how little of one a pass without gradient needs
 snapshot        buffers and random streams, taken before a pass and put back; who else has written the weights
 perturb         where a perturbation is added to the weights, and where it is undone

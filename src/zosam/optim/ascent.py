@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zosam.distributed.ranks import ALONE, Ranks, current, joins_others
-from zosam.optim.closures import not_finite
+from zosam.optim.closure_checks import not_finite
 from zosam.optim.passes import Closure, Keep, Passes
 from zosam.optim.perturb import Perturbation
 from zosam.optim.recall import Memory

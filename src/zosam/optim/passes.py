@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from zosam.distributed.ddp import Averaging
 from zosam.distributed.fsdp import any_sharded
 from zosam.distributed.ranks import ALONE, Ranks, joins_others
-from zosam.optim.closures import not_finite, require_keep
+from zosam.optim.closure_checks import not_finite, require_keep
 from zosam.optim.graphs import CONTEXTS, leaves
 from zosam.optim.snapshot import Modules, Snapshot
 
