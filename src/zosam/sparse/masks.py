@@ -231,8 +231,7 @@ class MaskHooks(MaskState):
         """Say so, and mask them, if somebody else has given pruned weights values since the last step."""
         if not self.optimizer.state and state_hooks.is_rehearsal(self.optimizer):
             return
-        wrong = self._written.not_zero(self._written.changed(waits=self.due()))
-        if wrong:
+        if wrong := self._written.not_zero(self._written.changed(waits=self.due())):
             self._written.say_that_they_are_not_zero(type(self).__name__, wrong)
             MaskHooks.settle(self, self.weights)
         elif self._unpruned:
