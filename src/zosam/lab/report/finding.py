@@ -48,7 +48,7 @@ class Score:
     @property
     def verdict(self) -> str:
         """The key of what is said of it."""
-        if all(gap.half_width is None for gap in self.gaps):
+        if all(gap.n == 1 for gap in self.gaps):
             return "one seed"
         return VERDICTS[bool(self.count(1)), bool(self.count(-1))]
 
