@@ -109,7 +109,8 @@ def compare(paths: Some, output: Printed = Output()) -> None:
     told = f" (shared: {' to '.join(str(n) for n in sorted({min(pairs), max(pairs)}))})" if pairs else ""
     console.print(
         f"\nDifferences are to {first.label}, seed by seed{told}; ± is Student's 95 % interval, which one seed or"
-        " equal differences do not have. idle: whether each training had its core to itself, so that its time can be relied on.",
+        " equal differences do not have. idle: whether each training had its core to itself, so that its time can be"
+        " relied on.",
         style="dim", highlight=False, markup=False, soft_wrap=not console.is_terminal,
     )  # fmt: skip
     for row in others:
